@@ -1,0 +1,30 @@
+# make demo: set up and train on embedded data. make test: set up and run the tests.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo setup test test-slow lint clean
+
+demo: setup
+	$(BIN)/fedsofim run
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,lint]'
+	touch $@
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+test-slow: setup
+	$(BIN)/python -m pytest -q -m slow
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist *.egg-info

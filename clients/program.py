@@ -1,0 +1,89 @@
+"""What a client does in a round, as pure functions of arrays.
+
+A program is written for a stack of clients: the local engine runs it for all of them at once, a
+deployed client for itself alone, with equal results.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsofim.head import Examples, clipped_gradient_sum
+from fedsofim.linalg import Array
+from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
+from fedsofim.privacy.plan import Plan
+
+# The noise stream of a client, by its id and the number of the draw within the round.
+Noise = Callable[[int, int], np.random.Generator]
+
+
+class Client(NamedTuple):
+    """One client: who it is and what it holds."""
+
+    id: int
+    data: Examples
+
+
+class Stateless(NamedTuple):
+    """The state of a client that remembers nothing between rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program(ABC):
+    """A kind of client."""
+
+    def cost(self, rounds: int) -> float:
+        """How many releases of a clipped sum the first `rounds` rounds are worth."""
+        return rounds
+
+    def init(self, theta: Array, clients: int) -> Any:
+        """What clients remember before the first round: a NamedTuple of stacked arrays."""
+        return Stateless()
+
+    @abstractmethod
+    def release(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Plan,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        """What each client sends in a round, `(n, ...)`, and what it remembers.
+
+        Args:
+            received: what the server broadcast, by name.
+            clients: one client alone, or all of a simulation.
+            state: what these clients remember, stacked in the same order.
+            plan: the clip and the noise.
+            noise: the noise stream of each client in this round.
+        """
+
+
+def noisy_gradients(
+    theta: Array, clients: Sequence[Client], plan: Plan, noise: Noise, draw: int = 0
+) -> Array:
+    r"""Each client's clipped, noisy mean gradient, Eq. (2): $(S_i + E_i) / |D_i|$.
+
+    $S_i$ is the sum of per-example gradients clipped to C and $E_i \sim N(0, (C z_i)^2 I)$. Each
+    call is charged: it is $\mu$-GDP for every record of the client, as `Plan.events` says.
+
+    Args:
+        theta: the parameters, `(K, F+1)`, or each client's own, `(n, K, F+1)`.
+        clients: whose gradients.
+        plan: the clip and the noise.
+        noise: the noise stream of each client in this round.
+        draw: the number of this call within the round.
+
+    Returns:
+        One gradient a client, `(n, K, F+1)`.
+    """
+    theta = np.broadcast_to(theta, (len(clients), *theta.shape[-2:]))
+    out = np.empty(theta.shape, theta.dtype)
+    for g, y, (i, D) in zip(out, theta, clients, strict=True):
+        S = BoundedSum(clipped_gradient_sum(y, D, plan.clip), plan.clip)
+        np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
+    return out

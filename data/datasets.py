@@ -1,0 +1,116 @@
+"""Feature data sets: the embedded ones, and a user's own `.npz` files."""
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsofim.config import ConfigError, require
+from fedsofim.linalg import Array
+
+EMBEDDED = Path(__file__).resolve().parent / "embedded"
+
+
+class Dataset(NamedTuple):
+    """Features and labels, split for training and test.
+
+    Attributes:
+        train_x: `(N, F)` float32.
+        train_y: `(N,)` integers from 0 to `classes - 1`.
+        test_x: `(M, F)` float32.
+        test_y: `(M,)` integers.
+        classes: how many classes there are, K; public.
+    """
+
+    train_x: Array
+    train_y: Array
+    test_x: Array
+    test_y: Array
+    classes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    """Which data to train on.
+
+    Attributes:
+        name: an embedded set, or `npz` for a file of the user's.
+        path: the file, when `name` is `npz`.
+        classes: how many classes; by default one more than the largest label.
+    """
+
+    name: str
+    path: str | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        names = [*sorted(file.stem.split("-")[0] for file in EMBEDDED.glob("*.npz")), "npz"]
+        require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(
+            self.name != "npz" or self.path is not None,
+            "path: name a .npz file with train_x, train_y, test_x and test_y",
+        )
+
+    @property
+    def file(self) -> Path:
+        """The file that holds the data."""
+        return Path(self.path) if self.path else next(EMBEDDED.glob(f"{self.name}-*.npz"))
+
+
+def load(config: DatasetConfig) -> Dataset:
+    """Read and check a data set; every fault is an error that names the file."""
+    file = config.file
+    require(file.is_file(), f"dataset.path={file}: there is no such file")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return _dataset(dict(arrays), config.classes)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+
+
+def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
+    train_x, train_y = _split(arrays, "train")
+    test_x, test_y = _split(arrays, "test")
+    require(
+        train_x.shape[1] == test_x.shape[1],
+        f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
+    )
+    largest = int(max(train_y.max(), test_y.max()))
+    classes = classes or largest + 1
+    require(classes >= 2, "all labels are 0; at least two classes are needed")
+    require(largest < classes, f"a label is {largest}, but there are {classes} classes")
+    return Dataset(train_x, train_y, test_x, test_y, classes)
+
+
+def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:
+    """Features and labels of one split, under our names or MedMNIST's."""
+    x = _named(arrays, f"{split}_x", f"{split}_images")
+    y = _named(arrays, f"{split}_y", f"{split}_labels")
+    require(
+        x.ndim == 2 and x.size > 0,
+        f"{split}_x has shape {x.shape}; features are (records, features), not images",
+    )
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    require(y.shape == x.shape[:1], f"{split}_y has shape {y.shape} for {len(x)} records")
+    require(np.issubdtype(x.dtype, np.number), f"{split}_x holds {x.dtype}, not numbers")
+    require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
+    require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
+    features = x.astype(np.float32)
+    if "scale" in arrays:  # quantised: value = lo + scale * q, by column
+        features *= arrays["scale"].astype(np.float32)
+        features += arrays["lo"].astype(np.float32)
+    bad = int((~np.isfinite(features)).any(axis=1).sum())
+    require(bad == 0, f"{split}_x has NaN or infinite features in {bad} records")
+    return features, y.astype(np.intp)
+
+
+def _named(arrays: Mapping[str, Array], *names: str) -> Array:
+    for name in names:
+        if name in arrays:
+            return arrays[name]
+    raise ConfigError(f"no array {' or '.join(names)}; it holds {', '.join(arrays) or 'nothing'}")

@@ -1,0 +1,155 @@
+"""How records are divided among clients."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedsofim.config import require
+from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
+
+# A client holds at least this share of the mean client's records unless `min_size` says otherwise:
+# 800 of CIFAR-10's records with 20 clients.
+MIN_SHARE = 0.32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A division of the training records.
+
+    Attributes:
+        kind: `iid`; `dirichlet`, in which each class is spread over the clients by a Dirichlet
+            draw; `classes`, in which each client holds records of a few classes only.
+        clients: how many clients, n.
+        alpha: concentration of the Dirichlet draw; small is uneven.
+        classes_per_client: for `classes`.
+        min_size: the fewest records a Dirichlet client gets, taken from the largest clients where
+            the draw gives less; by default 0.32 of the mean.
+    """
+
+    kind: Literal["iid", "dirichlet", "classes"]
+    clients: int
+    alpha: float = 0.5
+    classes_per_client: int = 2
+    min_size: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.clients >= 1, f"clients={self.clients}: must be at least 1")
+        require(0 < self.alpha < math.inf, f"alpha={self.alpha}: must be a finite number > 0")
+        require(
+            self.classes_per_client >= 1,
+            f"classes_per_client={self.classes_per_client}: must be at least 1",
+        )
+        require(
+            self.min_size is None or self.min_size >= 1,
+            f"min_size={self.min_size}: must be at least 1",
+        )
+
+    def split(self, labels: Array, classes: int, seed: int) -> list[Array]:
+        """The records of each client, as sorted indices into `labels`; each record goes once."""
+        n = self.clients
+        require(
+            n <= len(labels), f"partition.clients={n}: more clients than the {len(labels)} records"
+        )
+        rng = stream(seed, Purpose.PARTITION)
+        owner = np.empty(len(labels), np.intp)
+        order = rng.permutation(len(labels))
+        if self.kind == "iid":
+            owner[order] = np.arange(len(labels)) % n
+        else:
+            shares = self._shares(rng, classes)
+            for k in range(classes):
+                records = order[labels[order] == k]
+                owner[records] = np.repeat(np.arange(n), _apportion(shares[k], len(records)))
+            self._top_up(owner, order)
+        by_owner = np.argsort(owner, kind="stable")
+        return np.split(by_owner, np.cumsum(np.bincount(owner, minlength=n))[:-1])
+
+    def _shares(self, rng: np.random.Generator, classes: int) -> Array:
+        """The share of each class that each client holds, `(K, n)`; rows sum to 1."""
+        n = self.clients
+        if self.kind == "dirichlet":
+            return rng.dirichlet(np.full(n, self.alpha), size=classes)
+        s = self.classes_per_client
+        require(s <= classes, f"partition.classes_per_client={s}: there are only {classes} classes")
+        require(
+            n * s >= classes,
+            f"partition.classes_per_client={s}: {n} clients with {s} each can't hold all "
+            f"{classes} classes",
+        )
+        # Each client draws s classes among those that the fewest clients hold so far.
+        holds = np.zeros((classes, n))
+        for client in range(n):
+            chosen = np.lexsort((rng.random(classes), holds.sum(axis=1)))[:s]
+            holds[chosen, client] = 1
+        return np.asarray(holds / holds.sum(axis=1, keepdims=True))
+
+    def _top_up(self, owner: Array, order: Array) -> None:
+        """Give every client its least number of records, taken one by one from the largest."""
+        sizes = np.bincount(owner, minlength=self.clients)
+        mean = len(owner) / self.clients
+        if self.min_size is not None:
+            least = self.min_size
+        else:
+            least = max(1, math.floor(MIN_SHARE * mean)) if self.kind == "dirichlet" else 1
+        require(
+            least * self.clients <= len(owner),
+            f"partition.min_size={least}: {self.clients} clients would need "
+            f"{least * self.clients} records, there are {len(owner)}",
+        )
+        if sizes.min() >= least:
+            return
+        # Donors, the largest first, fall to a common level that frees what is missing.
+        missing = int(np.maximum(least - sizes, 0).sum())
+        level = _water_level(sizes, missing)
+        give = np.maximum(sizes - level, 0)
+        give[np.argmax(give)] -= give.sum() - missing
+        shuffled = order[np.argsort(owner[order], kind="stable")]
+        starts = np.cumsum(sizes) - sizes
+        moved = np.concatenate(
+            [shuffled[a : a + g] for a, g in zip(starts, give, strict=True) if g > 0]
+        )
+        owner[moved] = np.repeat(np.arange(self.clients), np.maximum(least - sizes, 0))
+
+
+def _apportion(shares: Array, total: int) -> Array:
+    """Whole numbers in proportion to `shares` that add up to `total`."""
+    edges = np.rint(np.cumsum(shares) / shares.sum() * total).astype(np.intp)
+    return np.diff(edges, prepend=0)
+
+
+def _water_level(sizes: Array, missing: int) -> int:
+    """The highest size to which clients can be cut so that at least `missing` records are freed."""
+    low, high = 0, int(sizes.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(np.maximum(sizes - middle, 0).sum()) >= missing:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def statistics(parts: list[Array], labels: Array, classes: int) -> dict[str, Any]:
+    """What the paper reports of a partition (Appendix I), as plain numbers.
+
+    `kl` is the divergence of a client's class proportions from uniform, in nats.
+    """
+    counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+    sizes = counts.sum(axis=1)
+    p = counts / np.maximum(sizes, 1)[:, None]
+    kl = np.where(p > 0, p * np.log(np.where(p > 0, p, 1) * classes), 0).sum(axis=1)
+    absent = (counts == 0).sum(axis=1)
+    return {
+        "clients": len(parts),
+        "sizes": sizes.tolist(),
+        "counts": counts.tolist(),
+        "kl": kl.round(6).tolist(),
+        "absent": absent.tolist(),
+        "size_mean": float(sizes.mean()),
+        "size_std": float(sizes.std()),
+        "kl_mean": float(kl.mean()),
+        "absent_mean": float(absent.mean()),
+    }

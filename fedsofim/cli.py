@@ -1,0 +1,145 @@
+"""The command line."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsofim import __version__
+from fedsofim.config import ConfigError, require
+
+USAGE = """usage: fedsofim COMMAND [...]
+
+Private federated learning that second-order methods make fast.
+
+  run [key=value ...]        train; 'fedsofim run --help' lists all keys
+  resume DIR                 continue an interrupted run
+  calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
+
+  --version, --help"""
+
+CALIBRATE = """usage: fedsofim calibrate [key=value ...] [--json]
+
+The noise that keeps a budget, with the keys of 'fedsofim run':
+  fedsofim calibrate privacy.epsilon=10 privacy.delta=1e-5 rounds=70
+The budget that a noise spends:
+  fedsofim calibrate privacy.noise_multiplier=8.4 rounds=70"""
+
+RESUME = """usage: fedsofim resume DIR
+
+Continue an interrupted run to the result that it would have had without the interruption."""
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one line and exit code 2."""
+    try:
+        _main(sys.argv[1:])
+    except ConfigError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    command, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        print(USAGE)
+    elif command == "--version":
+        print(f"fedsofim {__version__}")
+    elif command in COMMANDS:
+        COMMANDS[command](rest)
+    else:
+        raise ConfigError(f"{command}: no such command; choose one of {', '.join(COMMANDS)}")
+
+
+def _run(arguments: list[str]) -> None:
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+
+    from fedsofim.compose import CONF, plain
+
+    def job(config: DictConfig) -> None:
+        from fedsofim.session import run
+
+        values = plain(config)
+        if values["dataset"]["path"]:
+            values["dataset"]["path"] = str(Path(values["dataset"]["path"]).resolve())
+        directory = values["output"]["dir"]
+        many = HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN
+        run(
+            values, Path(directory) / str(HydraConfig.get().job.num) if directory and many else None
+        )
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come through to be told in one line
+    sys.argv = ["fedsofim run", *arguments]
+    with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+    _telling_config_errors(with_config(job))
+
+
+def _resume(arguments: list[str]) -> None:
+    if arguments in (["--help"], ["-h"]):
+        return print(RESUME)
+    require(len(arguments) == 1, "resume: name one run directory")
+    from fedsofim.session import resume
+
+    resume(Path(arguments[0]))
+
+
+def _calibrate(arguments: list[str]) -> None:
+    if "--help" in arguments or "-h" in arguments:
+        return print(CALIBRATE)
+    from fedsofim.compose import compose
+    from fedsofim.experiment import parse
+
+    overrides = [argument for argument in arguments if argument != "--json"]
+    config = parse(_telling_config_errors(lambda: compose(overrides)))
+    plan = config.plan()
+    require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
+    row = {
+        "epsilon": plan.epsilon(),
+        "delta": plan.delta,
+        "releases": plan.releases,
+        "noise_multiplier": plan.noise_multiplier,
+        "noise_std": plan.noise_std,
+        "mu": plan.mu(),
+        "client_noise_std": plan.client_noise_multiplier * plan.clip,
+    }
+    if "--json" in arguments:
+        print(json.dumps(row))
+    else:
+        width = max(map(len, row))
+        print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
+
+
+def _telling_config_errors(call: Callable[[], Any]) -> Any:
+    """Call, and tell what Hydra finds wrong with an override in one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return call()
+    except (HydraException, OmegaConfBaseException) as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
+        head, *options = told if len(told) > 1 and told[1].endswith(":") else [" ".join(told)]
+        raise ConfigError(
+            " ".join([head, options[0], ", ".join(options[1:])]) if options else head
+        ) from None
+
+
+def _fail(message: str) -> None:
+    print(f"fedsofim: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "run": _run,
+    "resume": _resume,
+    "calibrate": _calibrate,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The local engine: server and clients in one process, nothing between them."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedsofim.experiment import Experiment, RunState
+from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
+from strategies.rule import aggregate, step
+
+# Called after every round with the new state and the aggregate; returns whether to stop.
+OnRound = Callable[[RunState, Array], bool]
+
+
+def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
+    """Train from `state`, the initial one or a checkpoint's, to the last round."""
+    config, clients = experiment.config, experiment.clients
+    sizes = np.array([client.data.size for client in clients])
+    server, memory = state
+    while server.t < config.rounds:
+        t = server.t
+
+        def noise(client: int, draw: int, t: int = t) -> np.random.Generator:
+            return stream(config.seed, Purpose.NOISE, t, client, draw)
+
+        received = config.strategy.broadcast(server)
+        releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
+        G = aggregate(releases, sizes, config.aggregation)
+        server = step(config.strategy, server, G, config.rounds)
+        if on_round(RunState(server, memory), G):
+            break
+    return RunState(server, memory)

@@ -1,0 +1,166 @@
+"""A run, from its config to the pieces that the engines move."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from clients import CLIENTS, Client, Program
+from data.datasets import DatasetConfig, load
+from data.partition import Partition, statistics
+from fedsofim import head
+from fedsofim.config import ConfigError, build, choose, require
+from fedsofim.linalg import Array
+from fedsofim.privacy.plan import Aggregation, Plan, Privacy
+from fedsofim.rng import Purpose, stream
+from strategies import STRATEGIES, Rule
+from strategies.rule import ServerState, start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What carries arrays between server and clients; it changes speed, never results."""
+
+    name: Literal["local"] = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where a run is written, and how often its state is saved.
+
+    Attributes:
+        dir: the run's own directory; by default `root`/<date>/<name>.
+        root: where runs without a directory of their own go.
+        checkpoint_every: rounds between checkpoints.
+    """
+
+    dir: str | None = None
+    root: str = "outputs"
+    checkpoint_every: int = 10
+
+    def __post_init__(self) -> None:
+        require(
+            self.checkpoint_every >= 1,
+            f"checkpoint_every={self.checkpoint_every}: must be at least 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides a run."""
+
+    dataset: DatasetConfig
+    partition: Partition
+    client: Program
+    strategy_name: str
+    strategy: Rule
+    privacy: Privacy
+    engine: Engine
+    output: Output
+    rounds: int
+    seed: int
+    aggregation: Aggregation
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
+        require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
+
+    @property
+    def private(self) -> bool:
+        """Whether the run promises anything."""
+        return math.isfinite(self.epsilon())
+
+    @property
+    def name(self) -> str:
+        """A short name that tells runs apart."""
+        budget = "not-private"
+        if self.private:
+            z = self.privacy.noise_multiplier
+            budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
+        return f"{self.strategy_name}-{self.dataset.name}-{budget}-seed{self.seed}"
+
+    def plan(self) -> Plan:
+        """The noise that keeps the budget over the whole run."""
+        try:
+            return self.privacy.plan(
+                releases=self.client.cost(self.rounds),
+                clients=self.partition.clients,
+                aggregation=self.aggregation,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"privacy.{error}") from None
+
+    def epsilon(self, rounds: int | None = None) -> float:
+        """The epsilon spent after `rounds` rounds, after all by default."""
+        return self.plan().epsilon(self.client.cost(self.rounds if rounds is None else rounds))
+
+
+def parse(values: Mapping[str, Any]) -> Config:
+    """Check a plain config, as Hydra composes it, and give it types."""
+    kinds: dict[str, type[Any]] = {
+        "dataset": DatasetConfig,
+        "partition": Partition,
+        "privacy": Privacy,
+        "engine": Engine,
+        "output": Output,
+    }
+    typed = dict(values)
+    for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
+        typed[key] = dict(values[key])
+        kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
+    for key, kind in kinds.items():
+        typed[key] = build(kind, typed[key], key)
+    config = build(Config, {**typed, "strategy_name": values["strategy"]["name"]}, "")
+    config.plan()  # refuses what cannot be protected, before any data is read
+    return config
+
+
+class Experiment(NamedTuple):
+    """A run that is ready to start.
+
+    Attributes:
+        config: what was asked for.
+        plan: the noise that keeps the budget.
+        clients: the clients with their records.
+        test: the server's own test set.
+        theta: initial parameters, `(K, F+1)`.
+        partition: statistics of who holds what; the simulator's knowledge, never a release.
+    """
+
+    config: Config
+    plan: Plan
+    clients: list[Client]
+    test: head.Examples
+    theta: Array
+    partition: dict[str, Any]
+
+
+def prepare(config: Config) -> Experiment:
+    """Load the data, divide it and draw the initial parameters."""
+    data = load(config.dataset)
+    parts = config.partition.split(data.train_y, data.classes, config.seed)
+    clients = [
+        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
+        for i, part in enumerate(parts)
+    ]
+    theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
+    record = statistics(parts, data.train_y, data.classes)
+    record["data_sha256"] = hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()
+    test = head.examples(data.test_x, data.test_y, data.classes)
+    return Experiment(config, config.plan(), clients, test, theta, record)
+
+
+class RunState(NamedTuple):
+    """All that a run knows between rounds; the client part is stacked by client."""
+
+    server: ServerState
+    clients: Any
+
+
+def begin(experiment: Experiment) -> RunState:
+    """The state before the first round."""
+    config, theta = experiment.config, experiment.theta
+    return RunState(
+        start(config.strategy, theta), config.client.init(theta, len(experiment.clients))
+    )

@@ -1,0 +1,1 @@
+"""What is released, how it is protected, and what it costs."""

@@ -1,0 +1,68 @@
+"""A run as one page: self-contained HTML, no network, no script."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fedsofim.svg import heat_map, line_chart
+
+STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:74rem;margin:2rem auto;padding:0 1rem}
+h1{margin-bottom:0}p.lead{margin-top:.2rem;opacity:.75}
+.charts{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}
+table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .75rem;text-align:right;
+border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left}
+pre{overflow:auto;padding:1rem;background:#8881;border-radius:.5rem}.wide{overflow-x:auto}
+.warn{background:#b91c1c;color:#fff;padding:.5rem 1rem;border-radius:.5rem}
+"""
+
+
+def heat_map_of(partition: Mapping[str, Any]) -> str:
+    """Records of each class at each client, as SVG."""
+    return heat_map(
+        partition["counts"], title="Records by client and class", rows="client", columns="class"
+    )
+
+
+def render(
+    config: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], partition: str
+) -> str:
+    """The page of one run, from what its directory holds."""
+
+    def curve(key: str, title: str, scale: float = 1.0) -> str:
+        points = [(r["round"], r[key] * scale) for r in rows if r[key] is not None]
+        return line_chart({title: points}, title=title, x="round", y="") if points else ""
+
+    title = f"{summary['strategy']} on {summary['dataset']}"
+    charts = [
+        curve("accuracy", "Test accuracy, %", 100),
+        curve("loss", "Test loss"),
+        curve("epsilon", "Epsilon spent"),
+        curve("gradient_norm", "Norm of the aggregate"),
+    ]
+    items = "".join(
+        f"<tr><td>{escape(key.replace('_', ' '))}</td><td>{escape(_show(value))}</td></tr>"
+        for key, value in summary.items()
+    )
+    warning = "" if summary["epsilon"] is not None else "<p class=warn>This run is not private.</p>"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
+        f'<p class="lead">{_promise(summary)}</p>{warning}'
+        f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
+        f'<h2>Who holds what</h2><div class="wide">{partition}</div>'
+        f"<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
+    )
+
+
+def _promise(summary: Mapping[str, Any]) -> str:
+    accuracy = f"{100 * summary['accuracy']:.2f} % after {summary['rounds']} rounds"
+    if summary["epsilon"] is None:
+        return accuracy
+    return f"{accuracy}, at epsilon {summary['epsilon']:.4g}, delta {summary['delta']:.3g} a record"
+
+
+def _show(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)

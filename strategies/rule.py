@@ -1,0 +1,87 @@
+"""What every server rule shares: aggregation, the learning rate, and the step."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedsofim.config import require
+from fedsofim.linalg import Array
+
+Schedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
+
+
+def aggregate(releases: Array, sizes: Array, how: Literal["uniform", "size"]) -> Array:
+    """Combine the clients' releases `(n, ...)`, sorted by client, into `G`.
+
+    `uniform` is the mean of the releases (the paper); `size` weighs each by its public number of
+    records, which carries less noise when clients are uneven.
+    """
+    if how == "uniform":
+        return np.asarray(releases.mean(axis=0))
+    weights = (sizes / sizes.sum()).astype(releases.dtype)
+    return np.tensordot(weights, releases, axes=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    r"""A server rule: what to do with an aggregate, as pure functions of arrays.
+
+    A rule turns `G` into a direction; the step is $\theta \leftarrow \theta - \eta_t\,$direction.
+    Everything it reads has been released already, so it costs no privacy.
+
+    Attributes:
+        lr: the learning rate $\eta_0$.
+        schedule: how it falls over the run: not at all, linearly or as a half cosine to zero, or
+            as $1/\sqrt{t+1}$.
+    """
+
+    lr: float
+    schedule: Schedule = "constant"
+
+    def __post_init__(self) -> None:
+        require(0 < self.lr < math.inf, f"lr={self.lr}: must be a finite number > 0")
+
+    def learning_rate(self, t: int, rounds: int) -> float:
+        """The learning rate of round `t` (from 0) of `rounds`."""
+        if self.schedule == "linear":
+            return self.lr * (1 - t / rounds)
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * t / rounds))
+        if self.schedule == "inverse-sqrt":
+            return self.lr / math.sqrt(t + 1)
+        return self.lr
+
+    def broadcast(self, state: "ServerState") -> dict[str, Array]:
+        """What every client receives at the beginning of a round, by name."""
+        return {"theta": state.theta}
+
+    @abstractmethod
+    def init(self, theta: Array) -> Any:
+        """The buffers before the first round: a NamedTuple of arrays."""
+
+    @abstractmethod
+    def update(self, buffers: Any, G: Array, t: int) -> tuple[Any, Array]:
+        """New buffers, and the direction of round `t` (from 0)."""
+
+
+class ServerState(NamedTuple):
+    """All the server knows between rounds: parameters, the rule's buffers, rounds done."""
+
+    theta: Array
+    buffers: Any
+    t: int
+
+
+def start(rule: Rule, theta: Array) -> ServerState:
+    """The state before the first round."""
+    return ServerState(theta, rule.init(theta), 0)
+
+
+def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:
+    """Apply one aggregate: the state after the round."""
+    buffers, direction = rule.update(state.buffers, G, state.t)
+    theta = state.theta - rule.learning_rate(state.t, rounds) * direction
+    return ServerState(theta, buffers, state.t + 1)
