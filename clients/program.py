@@ -13,11 +13,11 @@ import numpy as np
 
 from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
-from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
+from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
 from fedsofim.privacy.plan import Plan
 
 # The noise stream of a client, by its id and the number of the draw within the round.
-Noise = Callable[[int, int], np.random.Generator]
+Noise = Callable[[int, int], NormalSource]
 
 
 class Client(NamedTuple):

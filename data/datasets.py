@@ -1,17 +1,50 @@
 """Feature data sets: the embedded ones, and a user's own `.npz` files."""
 
+import importlib.metadata
+import json
+import urllib.parse
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
 
-EMBEDDED = Path(__file__).resolve().parent / "embedded"
+
+def editable_root() -> Path | None:
+    """The project's own directory, if the package is installed from there in place."""
+    try:
+        told = importlib.metadata.distribution("fedsofim").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    origin = json.loads(told or "{}")
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    return Path(urllib.parse.unquote(urllib.parse.urlparse(origin["url"]).path))
+
+
+def _embedded() -> Path:
+    """Where the embedded sets are: beside this file, or with the installed package.
+
+    Flower's app bundle carries source files only, so under `flwr run` this module may be a copy
+    that has no data beside it.
+    """
+    beside = Path(__file__).resolve().parent / "embedded"
+    if beside.is_dir():
+        return beside
+    try:
+        packages = Path(str(importlib.metadata.distribution("fedsofim").locate_file("")))
+    except importlib.metadata.PackageNotFoundError:
+        return beside
+    return (editable_root() or packages) / "data" / "embedded"
+
+
+EMBEDDED = _embedded()
+T = TypeVar("T")
 
 
 class Dataset(NamedTuple):
@@ -37,8 +70,9 @@ class DatasetConfig:
     """Which data to train on.
 
     Attributes:
-        name: an embedded set, or `npz` for a file of the user's.
-        path: the file, when `name` is `npz`.
+        name: an embedded set, `npz` for a file of the user's, or `owners` in a deployment whose
+            server has no data of its own, not even a test set.
+        path: the file, when `name` is `npz`; the server of a deployment reads only its test set.
         classes: how many classes; by default one more than the largest label.
     """
 
@@ -47,11 +81,16 @@ class DatasetConfig:
     classes: int | None = None
 
     def __post_init__(self) -> None:
-        names = [*sorted(file.stem.split("-")[0] for file in EMBEDDED.glob("*.npz")), "npz"]
+        embedded = sorted(file.stem.split("-")[0] for file in EMBEDDED.glob("*.npz"))
+        names = [*embedded, "npz", "owners"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
         require(
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
+        )
+        require(
+            self.name != "owners" or self.classes is not None,
+            "classes: say how many classes there are; the server has no data to count them in",
         )
 
     @property
@@ -62,35 +101,73 @@ class DatasetConfig:
 
 def load(config: DatasetConfig) -> Dataset:
     """Read and check a data set; every fault is an error that names the file."""
-    file = config.file
+    require(
+        config.name != "owners",
+        "dataset=owners: the data is with its owners; only a deployment can train on it",
+    )
+    return _read(config.file, lambda arrays: _dataset(arrays, config.classes))
+
+
+class TestSet(NamedTuple):
+    """What a server without training data can score a model on."""
+
+    x: Array
+    y: Array
+    classes: int
+
+
+def load_test(config: DatasetConfig) -> TestSet | None:
+    """The test set alone, which is all that the server of a deployment reads; `None` without."""
+    if config.name == "owners":
+        return None
+
+    def test(arrays: Mapping[str, Array]) -> TestSet:
+        x, y = split_of(arrays, "test")
+        return TestSet(x, y, _classes(y, config.classes))
+
+    return _read(config.file, test)
+
+
+def _read(file: Path, check: Callable[[Mapping[str, Array]], T]) -> T:
+    """Read a `.npz` file and check it; every fault is an error that names the file."""
     require(file.is_file(), f"dataset.path={file}: there is no such file")
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            return _dataset(dict(arrays), config.classes)
+            return check(dict(arrays))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
 
 
+def _classes(labels: Array, classes: int | None) -> int:
+    largest = int(labels.max())
+    classes = classes or largest + 1
+    require(classes >= 2, "all labels are 0; at least two classes are needed")
+    require(largest < classes, f"a label is {largest}, but there are {classes} classes")
+    return classes
+
+
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
-    train_x, train_y = _split(arrays, "train")
-    test_x, test_y = _split(arrays, "test")
+    train_x, train_y = split_of(arrays, "train")
+    test_x, test_y = split_of(arrays, "test")
     require(
         train_x.shape[1] == test_x.shape[1],
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
     )
-    largest = int(max(train_y.max(), test_y.max()))
-    classes = classes or largest + 1
-    require(classes >= 2, "all labels are 0; at least two classes are needed")
-    require(largest < classes, f"a label is {largest}, but there are {classes} classes")
+    classes = _classes(np.concatenate([train_y, test_y]), classes)
     return Dataset(train_x, train_y, test_x, test_y, classes)
 
 
-def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:
-    """Features and labels of one split, under our names or MedMNIST's."""
-    x = _named(arrays, f"{split}_x", f"{split}_images")
-    y = _named(arrays, f"{split}_y", f"{split}_labels")
+def split_of(
+    arrays: Mapping[str, Array], split: str, *, plain: bool = False
+) -> tuple[Array, Array]:
+    """Checked features and labels of one split, under our names or MedMNIST's.
+
+    With `plain`, also `x` and `y` alone, as in a file that has one split only.
+    """
+    x = _named(arrays, f"{split}_x", f"{split}_images", *(["x"] if plain else []))
+    y = _named(arrays, f"{split}_y", f"{split}_labels", *(["y"] if plain else []))
     require(
         x.ndim == 2 and x.size > 0,
         f"{split}_x has shape {x.shape}; features are (records, features), not images",

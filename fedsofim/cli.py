@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedsofim import __version__
 from fedsofim.config import ConfigError, require
@@ -59,7 +58,7 @@ def _run(arguments: list[str]) -> None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
-    from fedsofim.compose import CONF, plain
+    from fedsofim.compose import CONF, plain, telling_config_errors
 
     def job(config: DictConfig) -> None:
         from fedsofim.session import run
@@ -76,7 +75,7 @@ def _run(arguments: list[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come through to be told in one line
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
-    _telling_config_errors(with_config(job))
+    telling_config_errors(with_config(job))
 
 
 def _resume(arguments: list[str]) -> None:
@@ -94,8 +93,7 @@ def _calibrate(arguments: list[str]) -> None:
     from fedsofim.compose import compose
     from fedsofim.experiment import parse
 
-    overrides = [argument for argument in arguments if argument != "--json"]
-    config = parse(_telling_config_errors(lambda: compose(overrides)))
+    config = parse(compose([argument for argument in arguments if argument != "--json"]))
     plan = config.plan()
     require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
     row = {
@@ -112,22 +110,6 @@ def _calibrate(arguments: list[str]) -> None:
     else:
         width = max(map(len, row))
         print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
-
-
-def _telling_config_errors(call: Callable[[], Any]) -> Any:
-    """Call, and tell what Hydra finds wrong with an override in one line."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        return call()
-    except (HydraException, OmegaConfBaseException) as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
-        head, *options = told if len(told) > 1 and told[1].endswith(":") else [" ".join(told)]
-        raise ConfigError(
-            " ".join([head, options[0], ", ".join(options[1:])]) if options else head
-        ) from None
 
 
 def _fail(message: str) -> None:

@@ -1,11 +1,13 @@
 """Hydra configs, as plain mappings."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from fedsofim.config import ConfigError
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 # The budgets for which the paper's authors published settings.
@@ -35,8 +37,28 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """The config that these Hydra overrides give."""
+    """The config that these Hydra overrides give; a wrong one is told in one line."""
     import hydra
 
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return plain(hydra.compose("config", list(overrides)))
+    def composed() -> dict[str, Any]:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            return plain(hydra.compose("config", list(overrides)))
+
+    values: dict[str, Any] = telling_config_errors(composed)
+    return values
+
+
+def telling_config_errors(call: Callable[[], Any]) -> Any:
+    """Call, and tell what Hydra finds wrong with an override in one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return call()
+    except (HydraException, OmegaConfBaseException) as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
+        head, *options = told if len(told) > 1 and told[1].endswith(":") else [" ".join(told)]
+        raise ConfigError(
+            " ".join([head, options[0], ", ".join(options[1:])]) if options else head
+        ) from None

@@ -1,13 +1,15 @@
 """A run, from its config to the pieces that the engines move."""
 
 import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from clients import CLIENTS, Client, Program
-from data.datasets import DatasetConfig, load
+from clients.program import Noise
+from data.datasets import Dataset, DatasetConfig, load
 from data.partition import Partition, statistics
 from fedsofim import head
 from fedsofim.config import ConfigError, build, choose, require
@@ -20,9 +22,44 @@ from strategies.rule import ServerState, start
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What carries arrays between server and clients; it changes speed, never results."""
+    """What carries arrays between server and clients; it changes speed, never results.
 
-    name: Literal["local"] = "local"
+    Attributes:
+        name: `local`, one process; `ray`, Flower's simulation on Ray; `flower`, whatever
+            `flwr run` was pointed at, a simulation or a deployment.
+        cpus: CPUs that one Ray process takes.
+        processes: how many Ray processes there are at most; by default what the CPUs allow.
+        nodes: among how many of Flower's virtual nodes Ray's clients are dealt out; by default
+            one for each process.
+        address: a running Ray cluster's, instead of starting Ray here.
+        wait: seconds to wait for enough clients before giving up.
+        timeout: seconds to wait for the replies of a round.
+        min_clients: how many good replies make a round; by default all clients'.
+        on_missing: what to do about a round with fewer: `repeat` asks the missing ones again,
+            and the run stops when that does not help; `skip` goes on to the next round without a
+            step, and what was released stays charged.
+        max_repeats: how often the missing clients of one round are asked again.
+    """
+
+    name: Literal["local", "ray", "flower"] = "local"
+    cpus: float = 1
+    processes: int | None = None
+    nodes: int | None = None
+    address: str | None = None
+    wait: float = 300
+    timeout: float = 300
+    min_clients: int | None = None
+    on_missing: Literal["repeat", "skip"] = "repeat"
+    max_repeats: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "wait", "timeout"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
+        for name in ("processes", "nodes", "min_clients"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name}={value}: must be at least 1")
+        require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +85,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that decides a run."""
+    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it."""
 
     dataset: DatasetConfig
     partition: Partition
@@ -61,10 +98,21 @@ class Config:
     rounds: int
     seed: int
     aggregation: Aggregation
+    text: str = ""
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
+        n, least = self.partition.clients, self.engine.min_clients
+        require(
+            least is None or least <= n,
+            f"engine.min_clients={least}: there are only {n} clients",
+        )
+        require(
+            self.privacy.trust == "server" or least in (None, n),
+            f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
+            "carries too little noise",
+        )
 
     @property
     def private(self) -> bool:
@@ -111,7 +159,8 @@ def parse(values: Mapping[str, Any]) -> Config:
         kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
-    config = build(Config, {**typed, "strategy_name": values["strategy"]["name"]}, "")
+    derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
+    config = build(Config, {**typed, **derived}, "")
     config.plan()  # refuses what cannot be protected, before any data is read
     return config
 
@@ -123,32 +172,53 @@ class Experiment(NamedTuple):
         config: what was asked for.
         plan: the noise that keeps the budget.
         clients: the clients with their records.
-        test: the server's own test set.
+        test: the server's own test set, if it has one.
         theta: initial parameters, `(K, F+1)`.
         partition: statistics of who holds what; the simulator's knowledge, never a release.
+        deployed: whether the records are with their owners, on other machines.
     """
 
     config: Config
     plan: Plan
     clients: list[Client]
-    test: head.Examples
+    test: head.Examples | None
     theta: Array
     partition: dict[str, Any]
+    deployed: bool = False
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Rounds between checkpoints.
+
+        A deployment saves every round: going back over rounds whose releases the clients no longer
+        keep would cost them again.
+        """
+        return 1 if self.deployed else self.config.output.checkpoint_every
 
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
     data = load(config.dataset)
     parts = config.partition.split(data.train_y, data.classes, config.seed)
-    clients = [
-        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
-        for i, part in enumerate(parts)
-    ]
+    clients = divide(data, parts)
     theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()
     test = head.examples(data.test_x, data.test_y, data.classes)
     return Experiment(config, config.plan(), clients, test, theta, record)
+
+
+def divide(data: Dataset, parts: Sequence[Array]) -> list[Client]:
+    """The clients, each with its part of the training records."""
+    return [
+        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
+        for i, part in enumerate(parts)
+    ]
+
+
+def simulated_noise(seed: int, t: int) -> Noise:
+    """The seeded noise streams of round `t` of a simulation."""
+    return lambda client, draw: stream(seed, Purpose.NOISE, t, client, draw)
 
 
 class RunState(NamedTuple):

@@ -52,13 +52,18 @@ def render(
         f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
-        f'<h2>Who holds what</h2><div class="wide">{partition}</div>'
+        f"{_holdings(partition)}"
         f"<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
 
 
+def _holdings(partition: str) -> str:
+    return f'<h2>Who holds what</h2><div class="wide">{partition}</div>' if partition else ""
+
+
 def _promise(summary: Mapping[str, Any]) -> str:
-    accuracy = f"{100 * summary['accuracy']:.2f} % after {summary['rounds']} rounds"
+    score = "" if summary["accuracy"] is None else f"{100 * summary['accuracy']:.2f} % "
+    accuracy = f"{score}after {summary['rounds']} rounds"
     if summary["epsilon"] is None:
         return accuracy
     return f"{accuracy}, at epsilon {summary['epsilon']:.4g}, delta {summary['delta']:.3g} a record"

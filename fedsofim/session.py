@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from rich.table import Table
 
 from fedsofim import head, report
 from fedsofim.config import require
-from fedsofim.engines import ENGINES
+from fedsofim.engines import ENGINES, Run
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
 from fedsofim.linalg import Array
 from fedsofim.rundir import Row, RunDir
@@ -26,30 +27,45 @@ from fedsofim.rundir import Row, RunDir
 console = Console(highlight=False)
 
 
-def run(values: Mapping[str, Any], directory: Path | None = None) -> RunDir:
-    """Start a run from its plain config, and train it to the end or the first Ctrl-C."""
-    config = parse(values)
-    experiment = prepare(config)
-    state = begin(experiment)
+def run(
+    values: Mapping[str, Any],
+    directory: Path | None = None,
+    *,
+    experiment: Experiment | None = None,
+    engine: Run | None = None,
+) -> RunDir:
+    """Start a run from its plain config, and train it to the end or the first Ctrl-C.
+
+    Args:
+        values: the config.
+        directory: where the run is written; by default where the config says.
+        experiment: the run made ready, when it is not to be prepared from the config's data.
+        engine: what moves the arrays; by default the one that the config names.
+    """
+    experiment = experiment or prepare(parse(values))
+    config, state = experiment.config, begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
-    place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
-    return _train(experiment, state, place)
+    if "counts" in experiment.partition:
+        place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
+    return _train(experiment, state, place, engine)
 
 
-def resume(path: Path) -> RunDir:
+def resume(
+    path: Path, *, experiment: Experiment | None = None, engine: Run | None = None
+) -> RunDir:
     """Continue an interrupted run to the same result that it would have had."""
     place = RunDir.open(path)
-    config = parse(place.config())
-    experiment = prepare(config)
+    experiment = experiment or prepare(parse(place.config()))
+    config = experiment.config
     require(
         place.read_json("partition.json")["data_sha256"] == experiment.partition["data_sha256"],
         f"{config.dataset.file}: has changed since {path} was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
-    return _train(experiment, state, place)
+    return _train(experiment, state, place, engine)
 
 
 def _unused(root: Path, name: str) -> Path:
@@ -61,45 +77,54 @@ def _unused(root: Path, name: str) -> Path:
     return path
 
 
-def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
+def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run | None) -> RunDir:
     config = experiment.config
+    train = engine or ENGINES[config.engine.name]
     _announce(config, experiment)
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
+    latest = saved = state
     with _stop_requests() as stop, _progress(config.rounds) as show:
 
-        def on_round(now: RunState, G: Array) -> bool:
+        def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
+            nonlocal latest, saved
             seconds = before + time.perf_counter() - began
-            rows.append(measure(experiment, now, G, seconds))
+            rows.append(measure(experiment, now, G, seconds) | notes)
             place.append(rows[-1])
             show(rows[-1])
-            last = stop.requested or now.server.t == config.rounds
-            if last or now.server.t % config.output.checkpoint_every == 0:
+            latest = now
+            if stop.requested or now.server.t % experiment.checkpoint_every == 0:
                 place.checkpoint(now)
+                saved = now
             return stop.requested
 
-        state = ENGINES[config.engine.name](experiment, state, on_round)
-    if state.server.t < config.rounds:
+        try:
+            latest = train(experiment, state, on_round)
+        finally:
+            if latest is not saved:
+                place.checkpoint(latest)
+    if stop.requested and latest.server.t < config.rounds:
         console.print(
-            f"Stopped after round {state.server.t} of {config.rounds}. "
+            f"Stopped after round {latest.server.t} of {config.rounds}. "
             f"Continue with: fedsofim resume {place.path}"
         )
         sys.exit(130)
-    _finish(experiment, state, place, rows)
+    require(bool(rows), "no round was completed")
+    _finish(experiment, latest, place, rows)
     return place
 
 
-def measure(experiment: Experiment, state: RunState, G: Array, seconds: float) -> Row:
+def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
     """One row of the metrics; all from released values and the server's own test set."""
     config, (theta, _, t) = experiment.config, state.server
-    accuracy, loss = head.evaluate(theta, experiment.test)
+    accuracy, loss = head.evaluate(theta, experiment.test) if experiment.test else (None, math.nan)
     return {
         "round": t,
         "accuracy": accuracy,
         "loss": _finite(loss),
         "epsilon": _finite(experiment.plan.epsilon(config.client.cost(t))),
-        "gradient_norm": _finite(float(np.linalg.norm(G))),
+        "gradient_norm": None if G is None else _finite(float(np.linalg.norm(G))),
         "theta_norm": _finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
@@ -123,12 +148,13 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
         "clients": config.partition.clients,
-        "rounds": config.rounds,
+        "rounds": state.server.t,
         "seed": config.seed,
         "seconds": last["seconds"],
     }
     place.write_arrays("model.npz", theta=state.server.theta)
-    picture = report.heat_map_of(experiment.partition)
+    known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
+    picture = report.heat_map_of(experiment.partition) if known else ""
     text = (place.path / "config.yaml").read_text()
     place.write("report.html", report.render(text, summary, rows, picture).encode())
     place.write_json("summary.json", summary)
@@ -161,7 +187,7 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
     for row in shown:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
         loss = "-" if row["loss"] is None else f"{row['loss']:.3f}"
-        cells = (f"{100 * row['accuracy']:.2f}", loss, epsilon, f"{row['seconds']:.2f}")
+        cells = (_percent(row), loss, epsilon, f"{row['seconds']:.2f}")
         table.add_row(str(row["round"]), *cells)
     console.print(table)
     if summary["epsilon"] is not None:
@@ -169,6 +195,11 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
             f"spent: epsilon {summary['epsilon']:.6g} at delta {summary['delta']:g}; "
             f"noise multiplier {summary['noise_multiplier']:.4g}, std {summary['noise_std']:.4g}"
         )
+
+
+def _percent(row: Row) -> str:
+    """The accuracy of a round, or a dash where the server has no test set."""
+    return "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
 
 
 def _finite(value: float) -> float | None:
@@ -182,9 +213,8 @@ def _progress(rounds: int) -> Iterator[Any]:
     if not console.is_terminal:
 
         def line(row: Row) -> None:
-            if row["round"] % max(1, rounds // 7) == 0:
-                accuracy = f"{100 * row['accuracy']:.2f} %"
-                console.print(f"round {row['round']} of {rounds}: accuracy {accuracy}")
+            if row["round"] % max(1, rounds // 7) == 0 or row["round"] == rounds:
+                console.print(f"round {row['round']} of {rounds}: accuracy {_percent(row)} %")
 
         yield line
         return
@@ -193,7 +223,7 @@ def _progress(rounds: int) -> Iterator[Any]:
         task = progress.add_task("", total=rounds)
 
         def bar(row: Row) -> None:
-            accuracy = f"accuracy {100 * row['accuracy']:.2f} %"
+            accuracy = f"accuracy {_percent(row)} %"
             progress.update(task, completed=row["round"], description=accuracy)
 
         yield bar
@@ -214,6 +244,9 @@ class _Stop:
 def _stop_requests() -> Iterator[_Stop]:
     """Turn Ctrl-C and a polite kill into a stop after the round that is under way."""
     stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # under 'flwr run' signals are Flower's
+        return
     previous = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop

@@ -1,16 +1,25 @@
 """The local engine: server and clients in one process, nothing between them."""
 
-from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
-from fedsofim.experiment import Experiment, RunState
+from fedsofim.experiment import Experiment, RunState, simulated_noise
 from fedsofim.linalg import Array
-from fedsofim.rng import Purpose, stream
 from strategies.rule import aggregate, step
 
-# Called after every round with the new state and the aggregate; returns whether to stop.
-OnRound = Callable[[RunState, Array], bool]
+
+class OnRound(Protocol):
+    """Called after every round."""
+
+    def __call__(self, now: RunState, G: Array | None, **notes: Any) -> bool:
+        """Record a round, and say whether to stop.
+
+        Args:
+            now: the new state.
+            G: the aggregate; `None` if the round was skipped.
+            **notes: what else belongs in the round's row, such as the replies that were dropped.
+        """
 
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
@@ -19,11 +28,7 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     sizes = np.array([client.data.size for client in clients])
     server, memory = state
     while server.t < config.rounds:
-        t = server.t
-
-        def noise(client: int, draw: int, t: int = t) -> np.random.Generator:
-            return stream(config.seed, Purpose.NOISE, t, client, draw)
-
+        noise = simulated_noise(config.seed, server.t)
         received = config.strategy.broadcast(server)
         releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
         G = aggregate(releases, sizes, config.aggregation)

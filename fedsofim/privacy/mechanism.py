@@ -1,12 +1,17 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
-from typing import Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fedsofim.linalg import Array
 
 Adjacency = Literal["replace-one", "add-remove"]
+
+
+class NormalSource(Protocol):
+    """What noise is drawn from: a seeded stream in a simulation, else `entropy.SystemNoise`."""
+
+    def standard_normal(self, size: Any, dtype: Any) -> Array:
+        """Independent standard normal numbers."""
 
 
 def sensitivity(bound: float, adjacency: Adjacency) -> float:
@@ -25,7 +30,7 @@ class BoundedSum(NamedTuple):
     bound: float
 
 
-def add_gaussian(total: BoundedSum, noise_multiplier: float, rng: np.random.Generator) -> Array:
+def add_gaussian(total: BoundedSum, noise_multiplier: float, rng: NormalSource) -> Array:
     r"""Release a bounded sum with independent Gaussian noise of std `bound * noise_multiplier`.
 
     Formally, one release is $\mu$-GDP with $\mu$ = sensitivity / std: 2 / noise_multiplier when a

@@ -1,0 +1,48 @@
+"""A run whose records are with their owners: what the server makes ready."""
+
+import hashlib
+from typing import Any
+
+from data.datasets import load_test
+from fedsofim import head
+from fedsofim.config import require
+from fedsofim.experiment import Config, Experiment
+from fedsofim.rng import Purpose, stream
+from strategies.roster import Roster
+
+
+def test_set(config: Config) -> head.Examples | None:
+    """The server's own test set, if it has one."""
+    test = load_test(config.dataset)
+    return None if test is None else head.examples(test.x, test.y, test.classes)
+
+
+def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Experiment:
+    """Make a run ready from what its owners say about themselves: sizes and features, both public.
+
+    Who holds how many records of which class is theirs to know, so it is recorded nowhere.
+    """
+    require(
+        config.privacy.trust == "server",
+        "privacy.trust=aggregate: needs secure aggregation, which a deployment does not have yet; "
+        "use trust=server, or a simulation",
+    )
+    owners = {member.client: member for member in roster.members.values()}
+    features = next(iter(owners.values())).features
+    classes = config.dataset.classes if test is None else len(test.target)
+    assert classes is not None
+    theta = head.init(stream(config.seed, Purpose.INIT), classes, features)
+    sizes = {i: owner.size for i, owner in sorted(owners.items())}
+    record: dict[str, Any] = {
+        "clients": config.partition.clients,
+        "sizes": list(sizes.values()),
+        "run": roster.run,
+        "data_sha256": _digest(config),
+    }
+    return Experiment(config, config.plan(), [], test, theta, record, deployed=True)
+
+
+def _digest(config: Config) -> str | None:
+    if config.dataset.name == "owners":
+        return None
+    return hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()
