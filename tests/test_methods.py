@@ -123,7 +123,9 @@ def test_ftrl_with_an_identity_tree_is_fedgd():
 
 def test_fedfc_with_a_large_gamma_is_scaled_fedgd():
     gamma, client = 1e9, Covariance(bound=3.0, setup_share=0.5)
-    fc, _ = train(FedFC(lr=0.2 * gamma, gamma=gamma), client, population(), plan(z=2.0))
+    fc, _ = train(
+        FedFC(lr=0.2 * gamma, gamma=gamma), client, population(), plan(z=2.0, setup_share=0.5)
+    )
     gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
     np.testing.assert_allclose(fc, gd, rtol=1e-6)
 
@@ -313,7 +315,6 @@ def test_released_noise_is_what_the_accountant_was_told(name):
         released = [sum(released[:3]) / math.sqrt(2) * unit]
     for out in released:
         assert np.std(out) == pytest.approx(1, rel=0.03)  # 6000 draws: the error is 1 %
-    # The spread is that of the told noise and no other: 5 % less would have failed.
 
 
 def test_covariance_noise_is_symmetric_and_as_charged():
