@@ -47,6 +47,8 @@ class RunDir:
                 f"'fedsofim resume {path}', or name another",
             )
             draft.path.rename(path)
+        except OSError as error:
+            raise ConfigError(f"output.dir={path}: cannot be written ({error.strerror})") from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
         return cls(path)
