@@ -12,23 +12,20 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 EPSILONS = (0.5, 1.0, 5.0, 10.0)
 
 
-def published(name: str, *, _root_: DictConfig, _parent_: DictConfig) -> Any:
-    """The published setting of this name whose budget is nearest to the run's, as a ratio."""
-    table = _parent_.published
-    direction = _parent_.get("direction")
-    values = table.get(name) or (table.get(direction) or {}).get(name)
+def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
+    """Of the settings for `EPSILONS`, the one nearest to the run's budget, as a ratio."""
     if values is None:
         return None  # a bad direction; the config's own check says so
+    epsilon = OmegaConf.select(_root_, "privacy.epsilon")
     try:
-        epsilon = float(OmegaConf.select(_root_, "privacy.epsilon"))
+        wanted = math.log(min(max(float(epsilon), EPSILONS[0]), EPSILONS[-1]))
     except (TypeError, ValueError):
         return values[-1]  # a bad budget; the config's own check says so
-    wanted = math.log(min(max(epsilon, EPSILONS[0]), EPSILONS[-1]))
     distances = [abs(math.log(e) - wanted) for e in EPSILONS]
     return values[distances.index(min(distances))]
 
 
-OmegaConf.register_new_resolver("published", published, replace=True)
+OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
