@@ -62,6 +62,10 @@ class Tree(Program):
         return (leaves - 1).bit_length() if self.tree == "binary" else 0
 
     def cost(self, rounds: int) -> float:
+        require(
+            rounds <= self.rounds,
+            f"client.rounds={self.rounds}: the tree is too small for {rounds}",
+        )
         if self.batches > 1:
             return math.ceil(rounds / self.batches) * (self.height + 1)
         return float(sum((rounds >> level) * 4**level for level in range(self.height + 1)))
