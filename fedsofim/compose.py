@@ -33,7 +33,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     values.pop("hydra", None)
     if isinstance(values.get("strategy"), dict):
-        values["strategy"].pop("published", None)
+        values["strategy"].pop("settings", None)
     return values
 
 
