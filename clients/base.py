@@ -12,12 +12,11 @@ from flwr.client import NumPyClient
 
 from clients.owner import Owner, Request
 from clients.program import Client, Noise, Program
+from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.privacy.plan import Plan
+from fedsofim.protocol import MEMORY, SETUP
 from fedsofim.tree import flatten, unflatten
-
-# The prefix of the arrays that carry what simulated clients remember.
-MEMORY = "state."
 
 Fit = tuple[list[Array], int, dict[str, Any]]
 
@@ -32,6 +31,11 @@ class SimulatedClients(NumPyClient):
 
     def fit(self, parameters: list[Array], config: dict[str, Any]) -> Fit:
         """The releases of all these clients, stacked, and what they remember after it."""
+        sizes = [client.data.size for client in self.clients]
+        if config["round"] == SETUP:
+            released = self.program.setup(self.clients, self.plan, self.noise)
+            require(released is not None, "these clients release nothing before the first round")
+            return [np.asarray(released)], sum(sizes), {"names": ["release"], "sizes": sizes}
         arrays = dict(zip(config["names"], parameters, strict=True))
         received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
         memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
@@ -40,7 +44,6 @@ class SimulatedClients(NumPyClient):
             received, self.clients, unflatten(blank, memory), self.plan, self.noise
         )
         after = {MEMORY + name: rows for name, rows in flatten(state).items()}
-        sizes = [client.data.size for client in self.clients]
         values = {"names": ["release", *after], "sizes": sizes}
         return [releases, *after.values()], sum(sizes), values
 
@@ -55,7 +58,10 @@ class DeployedClient(NumPyClient):
         """The owner's release, if its budget covers it; what it remembers stays on its disk."""
         received = dict(zip(config["names"], parameters, strict=True))
         request = Request(run=config["run"], t=config["round"], asked=config["job"])
-        release, charged = self.owner.release(self.program, self.plan, received, request)
+        if request.t == SETUP:
+            release, charged = self.owner.setup(self.program, self.plan, request)
+        else:
+            release, charged = self.owner.release(self.program, self.plan, received, request)
         size = self.owner.client.data.size
         values = {"names": ["release"], "sizes": [size], "charged": charged}
         return [np.asarray(release)[None]], size, values

@@ -3,10 +3,12 @@
 It charges every release to its own ledger before the release exists, draws the noise from the
 operating system, and keeps on its own disk what must last: the ledger, what its program remembers,
 and the last release of each run. Asked for that one again, in the same words, it sends the very
-same numbers, which costs nothing; asked in any other words, it charges again or refuses.
+same numbers, which costs nothing; asked in any other words, it charges again or refuses. What a
+release costs depends on how many it has made itself, never on the round the server speaks of.
 """
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -24,11 +26,12 @@ from fedsofim.privacy.entropy import SystemNoise
 from fedsofim.privacy.ledger import Charge, Ledger, RefusedError
 from fedsofim.privacy.mechanism import Adjacency, NormalSource, sensitivity
 from fedsofim.privacy.plan import Plan
+from fedsofim.protocol import SETUP
 from fedsofim.tree import flatten, unflatten
 
 
 class Request(NamedTuple):
-    """What a server asks for: the run, the round (from 0), and the terms in full."""
+    """What a server asks for: the run, the round (from 0, or `SETUP`), and the terms in full."""
 
     run: str
     t: int
@@ -44,13 +47,11 @@ class Request(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    """The last release of a run, and what the program remembers before and after it."""
+    """The last release of a run, and what the program remembers after it."""
 
     digest: str
-    t: int
     release: Array
-    before: dict[str, Array]
-    after: dict[str, Array]
+    memory: dict[str, Array]
 
 
 def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
@@ -61,6 +62,41 @@ def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
     """
     z = plan.client_noise_multiplier
     return GaussianEvent(sensitivity(plan.clip, adjacency), plan.clip * z if z else 0.0, count)
+
+
+def setup_event(plan: Plan, adjacency: Adjacency) -> GaussianEvent | None:
+    """What the release before the first round does to a record, if there is one."""
+    if not plan.setup_share:
+        return None
+    setup = plan.events(0)[0]
+    # Replacing a record is removing one and adding one.
+    twice = adjacency == "replace-one" and plan.adjacency == "add-remove"
+    factor = math.sqrt(plan.sharers) * (2 if twice else 1)
+    return GaussianEvent(setup.sensitivity * factor, setup.std)
+
+
+class Account(NamedTuple):
+    """What one run has been charged for: releases in rounds, and whether the set-up was."""
+
+    made: int
+    charged: float
+    set_up: bool
+
+
+def account(ledger: Ledger, run: str) -> Account:
+    """What the ledger says about a run."""
+    mine = [charge for charge in ledger.charges() if charge.run == run]
+    rounds = [charge.count for charge in mine if charge.round != SETUP]
+    return Account(len(rounds), float(sum(rounds)), len(rounds) < len(mine))
+
+
+def check_ahead(ledger: Ledger, program: Program, plan: Plan, *, run: str, rounds: int) -> None:
+    """Refuse a run that the budget does not cover to its end: better now than in the middle."""
+    made, _, set_up = account(ledger, run)
+    left = max(0.0, program.cost(rounds) - program.cost(min(made, rounds)))
+    events = [event_of(plan, left, ledger.budget.adjacency)]
+    setup = setup_event(plan, ledger.budget.adjacency)
+    ledger.check(events if setup is None or set_up else [setup, *events])
 
 
 class Owner:
@@ -83,30 +119,49 @@ class Owner:
         self.client, self.directory, self.ledger = client, directory, ledger
         self.noise = noise or SystemNoise()
 
+    def setup(self, program: Program, plan: Plan, request: Request) -> tuple[Array, float]:
+        """What the server is sent once, before the first round; see `release`."""
+        event = setup_event(plan, self.ledger.budget.adjacency)
+        with self.ledger.locked():
+            made = account(self.ledger, request.run)
+            digest, file = request.digest({}), self._file(request.run, "-setup")
+            saved = self._saved(file)
+            if saved is not None and saved.digest == digest:
+                return saved.release, made.charged
+            require(event is not None, "this client releases nothing before the first round")
+            assert event is not None
+            self._charge(request.run, SETUP, event)
+            released = program.setup([self.client], plan, self._noise)
+            assert released is not None
+            self._save(file, _Saved(digest, released[0], {}))
+            return released[0], made.charged
+
     def release(
         self, program: Program, plan: Plan, received: Mapping[str, Array], request: Request
     ) -> tuple[Array, float]:
-        """What the server is sent, and all that this run has been charged for so far.
+        """What the server is sent in a round, and all that the run has been charged for so far.
 
         Raises:
             RefusedError: if the ledger does not cover it.
         """
         self._check(received)
-        digest = request.digest(received)
         with self.ledger.locked():
-            saved = self._saved(request.run)
+            made, charged, _ = account(self.ledger, request.run)
+            digest, file = request.digest(received), self._file(request.run)
+            saved = self._saved(file)
             if saved is not None and saved.digest == digest:
-                return saved.release, charged(self.ledger, request.run)
-            self._charge(program, plan, request)
-            before = self._memory(program, received["theta"], saved, request.t)
-            releases, after = program.release(
-                received, [self.client], before, plan, lambda client, draw: self.noise
+                return saved.release, charged
+            before = self._memory(program, received["theta"], saved, made)
+            count = program.cost(made + 1) - program.cost(made)
+            self._charge(
+                request.run, request.t, event_of(plan, count, self.ledger.budget.adjacency)
             )
-            self._save(
-                request.run,
-                _Saved(digest, request.t, releases[0], flatten(before), flatten(after)),
-            )
-            return releases[0], charged(self.ledger, request.run)
+            releases, after = program.release(received, [self.client], before, plan, self._noise)
+            self._save(file, _Saved(digest, releases[0], flatten(after)))
+            return releases[0], charged + count
+
+    def _noise(self, client: int, draw: int) -> NormalSource:
+        return self.noise
 
     def _check(self, received: Mapping[str, Array]) -> None:
         theta = received.get("theta")
@@ -118,55 +173,47 @@ class Owner:
                 f"{width - 1} features; it is {None if theta is None else theta.shape}"
             )
 
-    def _charge(self, program: Program, plan: Plan, request: Request) -> None:
-        count = program.cost(request.t + 1) - program.cost(request.t)
-        event = event_of(plan, count, self.ledger.budget.adjacency)
+    def _charge(self, run: str, t: int, event: GaussianEvent) -> None:
         self.ledger.charge(
             Charge(
-                run=request.run,
-                round=request.t,
+                run=run,
+                round=t,
                 sensitivity=event.sensitivity,
                 std=event.std,
-                count=count,
+                count=event.count,
             )
         )
 
-    def _memory(self, program: Program, theta: Array, saved: _Saved | None, t: int) -> Any:
-        """What the program remembers at the beginning of round `t`."""
+    def _memory(self, program: Program, theta: Array, saved: _Saved | None, made: int) -> Any:
+        """What the program remembers after the releases it has made."""
         blank = program.init(theta, 1)
-        if saved is None:
-            return blank
-        return unflatten(blank, saved.before if t == saved.t else saved.after)
+        if saved is not None:
+            return unflatten(blank, saved.memory)
+        if made and flatten(blank):
+            raise RefusedError("what this client remembers of the run is lost")
+        return blank
 
-    def _file(self, run: str) -> Path:
+    def _file(self, run: str, suffix: str = "") -> Path:
         # The name comes from the server, and must not lead out of the directory.
         require(re.fullmatch("[0-9a-f]{1,64}", run) is not None, "run: not a name of a run")
-        return self.directory / f"run-{run}.npz"
+        return self.directory / f"run-{run}{suffix}.npz"
 
-    def _saved(self, run: str) -> _Saved | None:
-        file = self._file(run)
+    def _saved(self, file: Path) -> _Saved | None:
         if not file.exists():
             return None
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 flat = dict(arrays)
-        except (OSError, ValueError, EOFError) as error:
+            memory = {k[7:]: v for k, v in flat.items() if k.startswith("memory.")}
+            return _Saved(str(flat["digest"]), flat["release"], memory)
+        except Exception as error:  # a damaged archive can fail in any of its parts
             raise RefusedError(f"{file}: damaged ({error})") from None
-        before = {k[7:]: v for k, v in flat.items() if k.startswith("before.")}
-        after = {k[6:]: v for k, v in flat.items() if k.startswith("after.")}
-        return _Saved(str(flat["digest"]), int(flat["t"]), flat["release"], before, after)
 
-    def _save(self, run: str, saved: _Saved) -> None:
-        buffer, file = BytesIO(), self._file(run)
-        flat: dict[str, Any] = {"digest": saved.digest, "t": saved.t, "release": saved.release}
-        flat |= {f"before.{k}": v for k, v in saved.before.items()}
-        flat |= {f"after.{k}": v for k, v in saved.after.items()}
+    def _save(self, file: Path, saved: _Saved) -> None:
+        buffer = BytesIO()
+        flat: dict[str, Any] = {"digest": saved.digest, "release": saved.release}
+        flat |= {f"memory.{name}": rows for name, rows in saved.memory.items()}
         np.savez(buffer, **flat)
         draft = file.with_suffix(".tmp")
         draft.write_bytes(buffer.getvalue())
         os.replace(draft, file)
-
-
-def charged(ledger: Ledger, run: str) -> float:
-    """What a run has been charged for, in releases of a clipped sum."""
-    return float(sum(charge.count for charge in ledger.charges() if charge.run == run))

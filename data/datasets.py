@@ -92,6 +92,10 @@ class DatasetConfig:
             self.name != "owners" or self.classes is not None,
             "classes: say how many classes there are; the server has no data to count them in",
         )
+        require(
+            self.classes is None or self.classes >= 2,
+            f"classes={self.classes}: at least two classes are needed",
+        )
 
     @property
     def file(self) -> Path:
@@ -105,7 +109,7 @@ def load(config: DatasetConfig) -> Dataset:
         config.name != "owners",
         "dataset=owners: the data is with its owners; only a deployment can train on it",
     )
-    return _read(config.file, lambda arrays: _dataset(arrays, config.classes))
+    return read_npz(config.file, lambda arrays: _dataset(arrays, config.classes))
 
 
 class TestSet(NamedTuple):
@@ -123,26 +127,35 @@ def load_test(config: DatasetConfig) -> TestSet | None:
 
     def test(arrays: Mapping[str, Array]) -> TestSet:
         x, y = split_of(arrays, "test")
-        return TestSet(x, y, _classes(y, config.classes))
+        return TestSet(x, y, _classes(y, len(y), config.classes))
 
-    return _read(config.file, test)
+    return read_npz(config.file, test)
 
 
-def _read(file: Path, check: Callable[[Mapping[str, Array]], T]) -> T:
+def read_npz(file: Path, check: Callable[[Mapping[str, Array]], T]) -> T:
     """Read a `.npz` file and check it; every fault is an error that names the file."""
     require(file.is_file(), f"dataset.path={file}: there is no such file")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return check(dict(arrays))
+        arrays = _read(file)
+    except Exception as error:  # a damaged archive can fail in any of its parts
+        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+    try:
+        return check(arrays)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
 
 
-def _classes(labels: Array, classes: int | None) -> int:
+def _read(file: Path) -> dict[str, Array]:
+    zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _classes(labels: Array, records: int, classes: int | None) -> int:
     largest = int(labels.max())
-    classes = classes or largest + 1
+    if classes is None:
+        require(largest < records, f"a label is {largest}, and there are {records} records")
+        classes = largest + 1
     require(classes >= 2, "all labels are 0; at least two classes are needed")
     require(largest < classes, f"a label is {largest}, but there are {classes} classes")
     return classes
@@ -155,7 +168,7 @@ def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
         train_x.shape[1] == test_x.shape[1],
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
     )
-    classes = _classes(np.concatenate([train_y, test_y]), classes)
+    classes = _classes(np.concatenate([train_y, test_y]), len(train_y), classes)
     return Dataset(train_x, train_y, test_x, test_y, classes)
 
 
@@ -174,11 +187,19 @@ def split_of(
     )
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     require(y.shape == x.shape[:1], f"{split}_y has shape {y.shape} for {len(x)} records")
-    require(np.issubdtype(x.dtype, np.number), f"{split}_x holds {x.dtype}, not numbers")
+    real = np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)
+    require(real, f"{split}_x holds {x.dtype}, not real numbers")
     require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
     require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
-    features = x.astype(np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused below
+        features = x.astype(np.float32)
     if "scale" in arrays:  # quantised: value = lo + scale * q, by column
+        for name in ("scale", "lo"):
+            column = _named(arrays, name)
+            require(
+                column.shape == x.shape[1:] and np.issubdtype(column.dtype, np.floating),
+                f"{name} is {column.dtype} {column.shape}; it must hold a float for each feature",
+            )
         features *= arrays["scale"].astype(np.float32)
         features += arrays["lo"].astype(np.float32)
     bad = int((~np.isfinite(features)).any(axis=1).sum())

@@ -7,15 +7,14 @@ client's own state directory in the form that the head works on.
 import hashlib
 import os
 import shutil
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from data.datasets import split_of
+from data.datasets import read_npz, split_of
 from fedsofim import head
-from fedsofim.config import ConfigError, require
+from fedsofim.config import require
 from fedsofim.linalg import Array
 
 
@@ -80,12 +79,4 @@ def _make(file: Path, cache: Path, place: Path) -> None:
 
 
 def _read(file: Path) -> tuple[Array, Array]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            found = dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
-    try:
-        return split_of(found, "train", plain=True)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
+    return read_npz(file, lambda arrays: split_of(arrays, "train", plain=True))

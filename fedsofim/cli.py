@@ -33,12 +33,7 @@ Continue an interrupted run to the result that it would have had without the int
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
-    try:
-        _main(sys.argv[1:])
-    except ConfigError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    _reporting(lambda: _main(sys.argv[1:]))
 
 
 def _main(arguments: Sequence[str]) -> None:
@@ -58,24 +53,29 @@ def _run(arguments: list[str]) -> None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
-    from fedsofim.compose import CONF, plain, telling_config_errors
+    from fedsofim.compose import CONF, plain
+    from fedsofim.overrides import telling_config_errors
 
-    def job(config: DictConfig) -> None:
+    def train(config: DictConfig) -> None:
         from fedsofim.session import run
 
-        values = plain(config)
-        if values["dataset"]["path"]:
-            values["dataset"]["path"] = str(Path(values["dataset"]["path"]).resolve())
-        directory = values["output"]["dir"]
-        many = HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN
-        run(
-            values, Path(directory) / str(HydraConfig.get().job.num) if directory and many else None
-        )
+        values = telling_config_errors(lambda: plain(config), arguments)
+        dataset, output = values.get("dataset"), values.get("output")
+        if dataset and dataset.get("path"):
+            dataset["path"] = str(Path(str(dataset["path"])).resolve())
+        directory = output.get("dir") if output else None
+        if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
+            run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
+        else:
+            run(values)
+
+    def job(config: DictConfig) -> None:
+        _reporting(lambda: train(config))  # here, or Hydra would add a line of its own
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come through to be told in one line
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
-    telling_config_errors(with_config(job))
+    telling_config_errors(with_config(job), arguments)
 
 
 def _resume(arguments: list[str]) -> None:
@@ -90,10 +90,10 @@ def _resume(arguments: list[str]) -> None:
 def _calibrate(arguments: list[str]) -> None:
     if "--help" in arguments or "-h" in arguments:
         return print(CALIBRATE)
-    from fedsofim.compose import compose
     from fedsofim.experiment import parse
+    from fedsofim.overrides import compose_told
 
-    config = parse(compose([argument for argument in arguments if argument != "--json"]))
+    config = parse(compose_told([argument for argument in arguments if argument != "--json"]))
     plan = config.plan()
     require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
     row = {
@@ -112,9 +112,21 @@ def _calibrate(arguments: list[str]) -> None:
         print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
 
 
-def _fail(message: str) -> None:
+def _reporting(call: Callable[[], None]) -> None:
+    """Call, and end the program with one line, and no traceback, where the world is to blame."""
+    try:
+        call()
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except OSError as error:  # a full disk, a lost connection
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str, code: int) -> None:
     print(f"fedsofim: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {

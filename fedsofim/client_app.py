@@ -7,7 +7,7 @@ Which of the two it is, the node's own config says, never the server: a node who
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,15 @@ from flwr.clientapp import ClientApp
 
 from clients import Client
 from clients.base import DeployedClient, Fit, SimulatedClients
-from clients.owner import Owner, charged, event_of
+from clients.owner import Owner, check_ahead
 from data.datasets import load
 from data.records import Records, open_records
 from fedsofim.config import ConfigError, build, require
-from fedsofim.experiment import Config, divide, parse, simulated_noise
+from fedsofim.experiment import Config, divide, parse
 from fedsofim.linalg import Array
 from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
+from fedsofim.protocol import SETUP
+from fedsofim.rng import Purpose, stream
 from fedsofim.wire import pack, unpack
 
 app = ClientApp()
@@ -105,10 +107,9 @@ def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
         return {}, {"owner": False}
     records = node.records()
     config = _agreed(values["job"])
-    ledger = node.ledger()
-    left = config.client.cost(config.rounds) - charged(ledger, values["run"])
-    # Better refused before the first round than in the middle.
-    ledger.check([event_of(config.plan(), max(0.0, left), node.adjacency)])
+    check_ahead(
+        node.ledger(), config.client, config.plan(), run=values["run"], rounds=config.rounds
+    )
     size, features = len(records.y), records.features
     return {}, {"owner": True, "client": node.partition_id, "size": size, "features": features}
 
@@ -128,7 +129,9 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 def _simulated(values: Values) -> SimulatedClients:
     config, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
-    noise = simulated_noise(config.seed, values["round"])
+    t = values["round"]
+    key = (Purpose.SETUP_NOISE, 0) if t == SETUP else (Purpose.NOISE, t)
+    noise = partial(stream, config.seed, *key)
     return SimulatedClients(config.client, config.plan(), chosen, noise)
 
 
@@ -143,7 +146,8 @@ def _simulation(job: str) -> tuple[Config, list[Client]]:
 def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
     config = _agreed(values["job"])
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
-    require(0 <= values["round"] < config.rounds, f"round {values['round']}: there is none")
+    t = values["round"]
+    require(t == SETUP or 0 <= t < config.rounds, f"round {t}: there is none")
     records = node.records()
     require("theta" in arrays and arrays["theta"].ndim == 2, "theta: there is no model")
     data = records.examples(classes=len(arrays["theta"]))

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from clients import CLIENTS, Client, Program
-from clients.program import Noise
 from data.datasets import Dataset, DatasetConfig, load
 from data.partition import Partition, statistics
 from fedsofim import head
@@ -113,6 +114,16 @@ class Config:
             f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
             "carries too little noise",
         )
+        sent = self.strategy.broadcast(start(self.strategy, np.zeros((2, 2), np.float32)))
+        require(
+            self.client.needs <= sent.keys() and self.client.setup_kind == self.strategy.setup_kind,
+            f"client={type(self.client).__name__}: does not go with strategy={self.strategy_name}",
+        )
+        require(
+            self.privacy.trust == "server" or self.client.shares_noise,
+            "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
+            "which the shared noise does not hide; use trust=server",
+        )
 
     @property
     def private(self) -> bool:
@@ -130,11 +141,13 @@ class Config:
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
+        releases = self.client.cost(self.rounds)
         try:
             return self.privacy.plan(
-                releases=self.client.cost(self.rounds),
+                releases=releases,
                 clients=self.partition.clients,
                 aggregation=self.aggregation,
+                setup_share=self.client.setup_share,
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None
@@ -153,6 +166,8 @@ def parse(values: Mapping[str, Any]) -> Config:
         "engine": Engine,
         "output": Output,
     }
+    for key in (*kinds, "client", "strategy"):
+        require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     typed = dict(values)
     for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
         typed[key] = dict(values[key])
@@ -214,11 +229,6 @@ def divide(data: Dataset, parts: Sequence[Array]) -> list[Client]:
         Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
         for i, part in enumerate(parts)
     ]
-
-
-def simulated_noise(seed: int, t: int) -> Noise:
-    """The seeded noise streams of round `t` of a simulation."""
-    return lambda client, draw: stream(seed, Purpose.NOISE, t, client, draw)
 
 
 class RunState(NamedTuple):

@@ -20,10 +20,10 @@ from flwr.supercore import log
 
 from data.datasets import editable_root
 from fedsofim import deployment, session
-from fedsofim.compose import compose
 from fedsofim.config import ConfigError, require
 from fedsofim.engines.flower import over
 from fedsofim.experiment import parse, prepare
+from fedsofim.overrides import compose_told
 from fedsofim.rundir import RunDir
 from strategies.roster import Roster
 
@@ -71,7 +71,7 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
 
 
 def _compose(overrides: str) -> dict[str, Any]:
-    values = compose(["engine=flower", *shlex.split(overrides)])
+    values = compose_told(["engine=flower", *shlex.split(overrides)])
     require(values["engine"]["name"] == "flower", "engine: 'flwr run' chooses it")
     for section, key in (("output", "root"), ("output", "dir"), ("dataset", "path")):
         if values[section][key]:

@@ -47,8 +47,6 @@ def run(
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
-    if "counts" in experiment.partition:
-        place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
     return _train(experiment, state, place, engine)
 
 
@@ -60,8 +58,8 @@ def resume(
     experiment = experiment or prepare(parse(place.config()))
     config = experiment.config
     require(
-        place.read_json("partition.json")["data_sha256"] == experiment.partition["data_sha256"],
-        f"{config.dataset.file}: has changed since {path} was started",
+        place.read_json("partition.json") == experiment.partition,
+        f"{config.dataset.file}: the data, or its division, has changed since {path} was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
@@ -81,11 +79,15 @@ def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run |
     config = experiment.config
     train = engine or ENGINES[config.engine.name]
     _announce(config, experiment)
+    if "counts" in experiment.partition:
+        place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
     latest = saved = state
-    with _stop_requests() as stop, _progress(config.rounds) as show:
+    # Parameters that diverge become infinite: the metrics and the closing lines tell.
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with quiet, _stop_requests() as stop, _progress(config.rounds) as show:
 
         def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
             nonlocal latest, saved
@@ -107,7 +109,9 @@ def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run |
     if stop.requested and latest.server.t < config.rounds:
         console.print(
             f"Stopped after round {latest.server.t} of {config.rounds}. "
-            f"Continue with: fedsofim resume {place.path}"
+            f"Continue with: fedsofim resume {place.path}",
+            soft_wrap=True,
+            markup=False,
         )
         sys.exit(130)
     require(bool(rows), "no round was completed")
@@ -159,7 +163,11 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     place.write("report.html", report.render(text, summary, rows, picture).encode())
     place.write_json("summary.json", summary)
     _show_result(summary, rows)
-    console.print(f"Written to {place.path}", soft_wrap=True)
+    if last["loss"] is None:
+        console.print(
+            "[bold white on red] DIVERGED [/] lower strategy.lr, or ask for less privacy."
+        )
+    console.print(f"Written to {place.path}", soft_wrap=True, markup=False)
 
 
 def _announce(config: Config, experiment: Experiment) -> None:

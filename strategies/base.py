@@ -1,9 +1,8 @@
 """Every method as a Flower strategy: messages in, arrays out, one rule in between."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -14,52 +13,15 @@ from flwr.supercore import log
 
 from fedsofim.config import require
 from fedsofim.linalg import Array
+from fedsofim.protocol import MEMORY, SETUP
 from fedsofim.wire import RELEASE, exchange, pack, unpack
-from strategies.replies import MEMORY, BadReplyError, Part, read
+from strategies.replies import BadReplyError, Part, read
 from strategies.roster import Roster
 from strategies.rule import Rule, ServerState, aggregate, start, step
+from strategies.terms import Terms
 
 # Called after every round: the strategy, the aggregate or None, and the replies that were dropped.
 OnRound = Callable[["RuleStrategy", Array | None, list[str]], bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """On what terms clients take part.
-
-    Attributes:
-        job: the run's config as text, which says to a client all that it needs to know.
-        clients: how many there are.
-        rounds: how many rounds are planned.
-        aggregation: how releases are combined.
-        run: the run's own name, by which owners keep their accounts.
-        min_clients: how many good replies make a round; by default all clients'.
-        on_missing: `repeat` asks the missing clients again; `skip` goes on without a step.
-        max_repeats: how often the missing clients of one round are asked again.
-        wait: seconds to wait for enough clients.
-        timeout: seconds to wait for the replies of a round.
-    """
-
-    job: str
-    clients: int
-    rounds: int
-    aggregation: Literal["uniform", "size"] = "uniform"
-    run: str = ""
-    min_clients: int | None = None
-    on_missing: Literal["repeat", "skip"] = "repeat"
-    max_repeats: int = 3
-    wait: float = 300
-    timeout: float = 300
-
-    def __post_init__(self) -> None:
-        require(self.clients >= 1, f"clients={self.clients}: must be at least 1")
-        least = self.min_clients
-        require(least is None or 1 <= least <= self.clients, f"min_clients={least}: out of range")
-
-    @property
-    def enough(self) -> int:
-        """How many good replies make a round."""
-        return self.min_clients or self.clients
 
 
 class RuleStrategy(Strategy):
@@ -98,6 +60,8 @@ class RuleStrategy(Strategy):
         self.refusals: dict[int, str] = {}
         self.charged = 0.0
         self._state = state
+        self._t = 0
+        self._shape: tuple[int, ...] = ()
         self._parts: dict[int, Part] = {}
         self._dropped: dict[int, str] = {}
         self._sent: list[tuple[Message, list[int]]] = []
@@ -131,6 +95,7 @@ class RuleStrategy(Strategy):
             self._state = start(self.rule, initial_arrays["theta"].numpy())
         self.summary()
         self._wait(grid, terms.clients if self.state.t == 0 else terms.enough)
+        self._set_up(grid, train_config or ConfigRecord())
         result = Result()
         while self.state.t < terms.rounds:
             t = self.state.t
@@ -143,27 +108,42 @@ class RuleStrategy(Strategy):
                 break
         return result
 
+    def _set_up(self, grid: Grid, config: ConfigRecord) -> None:
+        """Gather what clients release once, before the first round, if the rule needs it."""
+        if self.rule.setup_kind is None or self.state.t > 0:
+            return
+        self._shape = self.rule.setup_shape(self.state.theta)
+        require(self._gather(grid, config, SETUP), f"before round 1: {self._shortage()}")
+        self._state = self.rule.set_up(self.state, self._aggregate())
+
     def _round(self, grid: Grid, config: ConfigRecord) -> Array | None:
         """One round: the aggregate that was applied, or `None` if the round was skipped."""
-        t, terms = self.state.t, self.terms
-        self._parts, self._dropped = {}, {}
-        for attempt in range(1 + terms.max_repeats):
-            if attempt:
-                log(INFO, "Round %d: asking the missing clients again", t + 1)
-            if t or attempt:
-                self._wait(grid, terms.enough)
-            sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            self.aggregate_train(t + 1, exchange(grid, sent, terms.timeout))
-            if self.state.t > t:
-                return self._G
-            if terms.on_missing == "skip":
-                break
-        told = f"round {t + 1}: {len(self._parts)} good replies, {terms.enough} are needed"
-        require(terms.on_missing == "skip", f"{told} ({self._reasons()})")
+        t = self.state.t
+        self._shape = self.rule.release_shape(self.state.theta)
+        if self._gather(grid, config, t):
+            return self._G
+        told = f"round {t + 1}: {self._shortage()}"
+        require(self.terms.on_missing == "skip", told)
         log(WARNING, "Skipping %s", told)
         # The releases were made and stay charged, so the round is used up without a step.
         self._state = self.state._replace(t=t + 1)
         return None
+
+    def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
+        """Ask until there are enough good replies, as often as the terms allow."""
+        terms = self.terms
+        self._t, self._parts, self._dropped = t, {}, {}
+        for attempt in range(1 + terms.max_repeats):
+            if attempt:
+                log(INFO, "Round %d: asking the missing clients again", t + 1)
+            self._wait(grid, terms.enough)
+            sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
+            self.aggregate_train(t + 1, exchange(grid, sent, terms.timeout))
+            if len(self._parts) >= terms.enough:
+                return True
+            if terms.on_missing == "skip" and t != SETUP:
+                break
+        return False
 
     def _wait(self, grid: Grid, least: int) -> None:
         """Wait for clients; without enough of them a round can only be skipped."""
@@ -182,14 +162,15 @@ class RuleStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask every client whose release of this round is missing for it."""
         state, terms = self.state, self.terms
-        received = self.rule.broadcast(state)
-        values = {**config, "job": terms.job, "run": terms.run, "round": state.t}
+        received = {} if self._t == SETUP else self.rule.broadcast(state)
+        values = {**config, "job": terms.job, "run": terms.run, "round": self._t}
         self._sent = []
         for node, clients in self.roster.holders(grid).items():
             asked = [i for i in clients if i not in self._parts and i not in self.refusals]
             if not asked:
                 continue
-            memory = {MEMORY + name: rows[asked] for name, rows in self.memory.items()}
+            kept = {} if self._t == SETUP else self.memory
+            memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
             content = pack({**received, **memory}, {**values, "clients": asked})
             message = Message(content, node, RELEASE, group_id=str(server_round))
             self._sent.append((message, asked))
@@ -198,7 +179,7 @@ class RuleStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies; if there are enough good ones, apply the rule to them."""
+        """Check the replies; if enough of a round's are good, apply the rule to them."""
         asked = {message.metadata.message_id: clients for message, clients in self._sent}
         silent = {i for clients in asked.values() for i in clients}
         for reply in replies:
@@ -211,17 +192,21 @@ class RuleStrategy(Strategy):
         for i in silent:
             self._drop(i, BadReplyError(f"no reply within {self.terms.timeout:g} s"))
         counts = MetricRecord({"replies": len(self._parts), "dropped": len(self._dropped)})
-        if len(self._parts) < self.terms.enough:
+        if len(self._parts) < self.terms.enough or self._t == SETUP:
             return None, counts
-        parts = [self._parts[i] for i in sorted(self._parts)]
-        sizes = np.array([part.size for part in parts])
-        releases = np.stack([part.release for part in parts])
-        self._G = aggregate(releases, sizes, self.terms.aggregation)
+        self._G = self._aggregate()
         self._state = step(self.rule, self.state, self._G, self.terms.rounds)
         for i, part in self._parts.items():
             for name, row in part.memory.items():
                 self.memory[name][i] = row
         return self._arrays(), counts
+
+    def _aggregate(self) -> Array:
+        """The good releases, sorted by client and combined."""
+        parts = [self._parts[i] for i in sorted(self._parts)]
+        sizes = np.array([part.size for part in parts])
+        releases = np.stack([part.release for part in parts])
+        return aggregate(releases, sizes, self.terms.aggregation)
 
     def _take(self, reply: Message, clients: list[int]) -> None:
         """Keep what is good of a reply, and name what is not."""
@@ -232,10 +217,10 @@ class RuleStrategy(Strategy):
             parts = read(
                 *unpack(reply.content),
                 asked=clients,
-                t=self.state.t,
-                shape=self.rule.release_shape(theta),
+                t=self._t,
+                shape=self._shape,
                 dtype=theta.dtype,
-                memory=self.memory,
+                memory={} if self._t == SETUP else self.memory,
             )
         except BadReplyError as error:
             parts = dict.fromkeys(clients, error)
@@ -251,10 +236,14 @@ class RuleStrategy(Strategy):
                 self.charged = max(self.charged, part.charged)
 
     def _drop(self, client: int, why: BadReplyError) -> None:
-        log(WARNING, "Round %d: dropped client %d: %s", self.state.t + 1, client, why)
+        log(WARNING, "Round %d: dropped client %d: %s", self._t + 1, client, why)
         self._dropped[client] = str(why)
         if why.refused:
             self.refusals[client] = str(why)
+
+    def _shortage(self) -> str:
+        replies = f"{len(self._parts)} good replies, {self.terms.enough} are needed"
+        return f"{replies} ({self._reasons()})"
 
     def _reasons(self) -> str:
         reasons = {**self._dropped, **self.refusals}

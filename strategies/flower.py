@@ -1,15 +1,20 @@
 """The methods as Flower strategies, by name.
 
-from strategies.flower import DPFedSOFIM
-from strategies.sofim import Sofim
+A Flower app of your own can use them as any other strategy:
 
-strategy = DPFedSOFIM(Sofim(lr=0.8, rho=0.5, beta=0.9), terms)
-result = strategy.start(grid, initial_arrays)
+    strategy = DPFedSOFIM(Sofim(lr=0.8, rho=0.5, beta=0.9), Terms(job=..., clients=20, rounds=70))
+    result = strategy.start(grid, ArrayRecord({"theta": Array(theta)}))
 """
 
+from strategies.adafedprox import AdaFedProx
+from strategies.adaptive import FedAdam, FedYogi
 from strategies.base import RuleStrategy
+from strategies.fedavg import FedAvg
+from strategies.fedfc import FedFC
 from strategies.fedgd import FedGD
+from strategies.ftrl import FTRL
 from strategies.rule import Rule
+from strategies.scaffold import Scaffold
 from strategies.sofim import Sofim
 
 
@@ -19,6 +24,48 @@ class DPFedGD(RuleStrategy):
     kind = FedGD
 
 
+class DPFedAvg(RuleStrategy):
+    """DP-FedAvg on Flower."""
+
+    kind = FedAvg
+
+
+class DPFedFC(RuleStrategy):
+    """DP-FedFC on Flower."""
+
+    kind = FedFC
+
+
+class DPSCAFFOLD(RuleStrategy):
+    """DP-SCAFFOLD on Flower."""
+
+    kind = Scaffold
+
+
+class DPFedAdam(RuleStrategy):
+    """DP-FedAdam on Flower."""
+
+    kind = FedAdam
+
+
+class DPFedYogi(RuleStrategy):
+    """DP-FedYogi on Flower."""
+
+    kind = FedYogi
+
+
+class DPFTRL(RuleStrategy):
+    """DP-FTRL on Flower."""
+
+    kind = FTRL
+
+
+class DPAdaFedProx(RuleStrategy):
+    """DP-AdaFedProx on Flower."""
+
+    kind = AdaFedProx
+
+
 class DPFedSOFIM(RuleStrategy):
     """DP-FedSOFIM on Flower."""
 
@@ -26,5 +73,5 @@ class DPFedSOFIM(RuleStrategy):
 
 
 FLOWER: dict[type[Rule], type[RuleStrategy]] = {
-    strategy.kind: strategy for strategy in (DPFedGD, DPFedSOFIM)
+    strategy.kind: strategy for strategy in RuleStrategy.__subclasses__()
 }

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsofim.linalg import Array
-
-# The prefix of the arrays that carry what simulated clients remember.
-MEMORY = "state."
+from fedsofim.protocol import MEMORY
 
 
 class BadReplyError(Exception):

@@ -10,9 +10,10 @@ from fedsofim.engines.local import OnRound
 from fedsofim.experiment import Experiment, RunState
 from fedsofim.linalg import Array
 from fedsofim.tree import flatten, unflatten
-from strategies.base import RuleStrategy, Terms
+from strategies.base import RuleStrategy
 from strategies.flower import FLOWER
 from strategies.roster import Roster
+from strategies.terms import Terms
 
 
 def terms_of(experiment: Experiment) -> Terms:

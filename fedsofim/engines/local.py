@@ -1,11 +1,13 @@
 """The local engine: server and clients in one process, nothing between them."""
 
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from fedsofim.experiment import Experiment, RunState, simulated_noise
+from fedsofim.experiment import Experiment, RunState
 from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
 from strategies.rule import aggregate, step
 
 
@@ -27,8 +29,13 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     config, clients = experiment.config, experiment.clients
     sizes = np.array([client.data.size for client in clients])
     server, memory = state
+    if server.t == 0:
+        noise = partial(stream, config.seed, Purpose.SETUP_NOISE, 0)
+        released = config.client.setup(clients, experiment.plan, noise)
+        if released is not None:
+            server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
     while server.t < config.rounds:
-        noise = simulated_noise(config.seed, server.t)
+        noise = partial(stream, config.seed, Purpose.NOISE, server.t)
         received = config.strategy.broadcast(server)
         releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
         G = aggregate(releases, sizes, config.aggregation)
