@@ -54,9 +54,7 @@ def over(grid: Grid, roster: Roster | None = None) -> Run:
                 spent = experiment.plan.epsilon(strategy.charged)
                 notes["epsilon"] = spent if math.isfinite(spent) else None
             stop = on_round(latest, G, **notes)
-            following = max(strategy.charged, cost(t)) + cost(t + 1) - cost(t)
-            over_budget = t < config.rounds and following > experiment.plan.releases * (1 + 1e-9)
-            return stop or over_budget
+            return stop or (t < config.rounds and not affordable(experiment, strategy.charged, t))
 
         strategy = FLOWER.get(type(config.strategy), RuleStrategy)(
             config.strategy,
@@ -70,3 +68,13 @@ def over(grid: Grid, roster: Roster | None = None) -> Run:
         return latest
 
     return run
+
+
+def affordable(experiment: Experiment, charged: float, t: int) -> bool:
+    """Whether the plan covers another round after the first `t`, for which `charged` was charged.
+
+    It does as long as no client had to charge itself twice for the same round.
+    """
+    cost = experiment.config.client.cost
+    spent = max(charged, cost(t)) + cost(t + 1) - cost(t)
+    return spent <= experiment.plan.releases * (1 + 1e-9)

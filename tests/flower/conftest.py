@@ -1,0 +1,51 @@
+"""What the Flower tests share: a small data set, and small configs on it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsofim.compose import compose
+
+FEATURES, CLASSES, CLIENTS = 6, 3, 5
+
+
+def write_records(file: Path, records: int, seed: int, split: str = "train") -> None:
+    """Append nothing, replace `file`: separable records under the names of one split."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(CLASSES, size=records)
+    x = np.eye(CLASSES, FEATURES)[y] * 2 + rng.normal(size=(records, FEATURES))
+    np.savez(file, **{f"{split}_x": x.astype(np.float32), f"{split}_y": y})
+
+
+@pytest.fixture(scope="session")
+def data_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for split, records in (("train", 400), ("test", 200)):
+        write_records(folder / f"{split}.npz", records, seed=records, split=split)
+    parts = [np.load(folder / f"{split}.npz") for split in ("train", "test")]
+    np.savez(folder / "data.npz", **{name: part[name] for part in parts for name in part.files})
+    return folder / "data.npz"
+
+
+@pytest.fixture
+def values(data_file: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Plain configs on the small data set; each has a run directory of its own."""
+    made = iter(range(100))
+
+    def make(*overrides: str) -> dict[str, Any]:
+        return compose(
+            [
+                "dataset=npz",
+                f"dataset.path={data_file}",
+                f"partition.clients={CLIENTS}",
+                "partition.min_size=20",
+                "rounds=4",
+                f"output.dir={tmp_path / f'run{next(made)}'}",
+                *overrides,
+            ]
+        )
+
+    return make
