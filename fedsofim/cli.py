@@ -16,6 +16,7 @@ Private federated learning that second-order methods make fast.
   run [key=value ...]        train; 'fedsofim run --help' lists all keys
   resume DIR                 continue an interrupted run
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
+  deploy COMMAND             server, register, client: real machines; rehearse: all on this one
 
   --version, --help"""
 
@@ -129,10 +130,17 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
+def _deploy(arguments: list[str]) -> None:
+    from fedsofim.deploy import main
+
+    main(arguments)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "run": _run,
     "resume": _resume,
     "calibrate": _calibrate,
+    "deploy": _deploy,
 }
 
 if __name__ == "__main__":
