@@ -82,14 +82,13 @@ def _answer(
     reply: Callable[[Arrays, Values, Node | None], tuple[Arrays, Values]],
 ) -> Message:
     """Reply; what is wrong is told to the server in one line, for people to read there."""
-    node = None
     try:
         node = _node(context.node_config)
         content = pack(*reply(*unpack(message.content), node))
     except ConfigError as error:
-        who = "" if node is None else f"client {node.partition_id}: "
-        told = {"error": f"{who}{error}", "refused": isinstance(error, RefusedError)}
-        content = pack({}, told)
+        client = int(context.node_config.get("partition-id", -1))
+        refused = isinstance(error, RefusedError)
+        content = pack({}, {"error": str(error), "refused": refused, "client": client})
     return Message(content, reply_to=message)
 
 
@@ -149,8 +148,9 @@ def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
     t = values["round"]
     require(t == SETUP or 0 <= t < config.rounds, f"round {t}: there is none")
     records = node.records()
-    require("theta" in arrays and arrays["theta"].ndim == 2, "theta: there is no model")
-    data = records.examples(classes=len(arrays["theta"]))
+    theta = arrays.get("theta")
+    require(t == SETUP or (theta is not None and theta.ndim == 2), "theta: there is no model")
+    data = records.examples(int(records.y.max()) + 1 if theta is None else len(theta))
     owner = Owner(Client(node.partition_id, data), Path(node.state), node.ledger())
     client = DeployedClient(config.client, config.plan(), owner)
     return client.fit(list(arrays.values()), {**values, "names": list(arrays)})

@@ -118,8 +118,9 @@ class Roster:
         sent = [Message(pack({}, content), node, HELLO) for node in new]
         replies = exchange(grid, sent, timeout=60)
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
-        for reply in sorted(replies, key=lambda r: nodes[r.metadata.reply_to_message_id]):
-            node = nodes[reply.metadata.reply_to_message_id]
+        answers = {nodes.get(reply.metadata.reply_to_message_id): reply for reply in replies}
+        for node in sorted(node for node in answers if node is not None):
+            reply = answers[node]
             try:
                 self.members[node] = self._admit(reply, present)
                 self.problems.pop(node, None)
@@ -139,7 +140,7 @@ class Roster:
             values = unpack(reply.content)[1]
             if values.get("error"):
                 kind = RefusedError if values.get("refused") else ConfigError
-                raise kind(str(values["error"]))
+                raise kind(f"client {values.get('client')}: {values['error']}")
             member = _member(values)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):

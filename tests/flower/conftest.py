@@ -6,18 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from smalldata import CLIENTS, write_records
 
 from fedsofim.compose import compose
-
-FEATURES, CLASSES, CLIENTS = 6, 3, 5
-
-
-def write_records(file: Path, records: int, seed: int, split: str = "train") -> None:
-    """Append nothing, replace `file`: separable records under the names of one split."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(CLASSES, size=records)
-    x = np.eye(CLASSES, FEATURES)[y] * 2 + rng.normal(size=(records, FEATURES))
-    np.savez(file, **{f"{split}_x": x.astype(np.float32), f"{split}_y": y})
 
 
 @pytest.fixture(scope="session")
