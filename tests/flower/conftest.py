@@ -1,14 +1,13 @@
 """What the Flower tests share: a small data set, and small configs on it."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from smalldata import CLIENTS, write_records
-
-from fedsofim.compose import compose
+from smalldata import write_records
 
 
 @pytest.fixture(scope="session")
@@ -21,22 +20,20 @@ def data_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data.npz"
 
 
+@functools.cache
+def _composed(data_file: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
+    small = [f"partition.clients={CLIENTS}", "partition.min_size=20", "rounds=4"]
+    return compose(["dataset=npz", f"dataset.path={data_file}", *small, *overrides])
+
+
 @pytest.fixture
 def values(data_file: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Plain configs on the small data set; each has a run directory of its own."""
     made = iter(range(100))
 
     def make(*overrides: str) -> dict[str, Any]:
-        return compose(
-            [
-                "dataset=npz",
-                f"dataset.path={data_file}",
-                f"partition.clients={CLIENTS}",
-                "partition.min_size=20",
-                "rounds=4",
-                f"output.dir={tmp_path / f'run{next(made)}'}",
-                *overrides,
-            ]
-        )
+        given = copy.deepcopy(_composed(data_file, overrides))
+        given["output"]["dir"] = str(tmp_path / f"run{next(made)}")
+        return given
 
     return make
