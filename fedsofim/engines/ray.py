@@ -35,7 +35,7 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
         except ConfigError as error:
             problems.append(error)
 
-    with _quiet():
+    with quiet():
         run_simulation(
             server_app=server,
             client_app=client_app,
@@ -64,7 +64,7 @@ def backend_config(engine: Engine) -> dict[str, Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Leave the screen to the run: of Flower's log, only what tells of trouble."""
     logger = logging.getLogger("flwr")
 

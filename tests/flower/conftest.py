@@ -1,13 +1,16 @@
 """What the Flower tests share: a small data set, and small configs on it."""
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from smalldata import write_records
+from smalldata import CLIENTS, write_records
+
+from fedsofim.compose import compose
 
 
 @pytest.fixture(scope="session")
