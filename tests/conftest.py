@@ -1,5 +1,6 @@
 """What the tests share: small data, composed configs, and the program in a process of its own."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ def root():
 @pytest.fixture(scope="session")
 def config_of():
     """A checked config from Hydra overrides."""
-    return lambda *overrides: parse(compose(overrides))
+    return functools.cache(lambda *overrides: parse(compose(overrides)))
 
 
 @pytest.fixture
