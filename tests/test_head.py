@@ -65,7 +65,9 @@ def test_clipped_sum_is_that_of_autograd_and_opacus(rng, n, features, classes, c
         np.testing.assert_allclose(ours, opacus_sum(theta, x, y, clip), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [1, 63, 64, 65, *(k * head.CHUNK + d for k in (1, 2) for d in (-1, 0, 1))])
+@pytest.mark.parametrize(
+    "n", [1, 63, 64, 65, *(k * head.CHUNK + d for k in (1, 2) for d in (-1, 0, 1))]
+)
 def test_chunks_do_not_show(rng, n):
     theta, x, y = make(rng, n, 3, 4)
     data = head.examples(x, y, 4)
@@ -137,9 +139,7 @@ def test_one_record_moves_the_sum_by_at_most_its_sensitivity(x, new, label, wher
     replaced_x, replaced_y = x.copy(), y.copy()
     replaced_x[where], replaced_y[where] = new, label
     with np.errstate(over="ignore", invalid="ignore"):
-        replaced = head.clipped_gradient_sum(
-            theta, head.examples(replaced_x, replaced_y, 4), clip
-        )
+        replaced = head.clipped_gradient_sum(theta, head.examples(replaced_x, replaced_y, 4), clip)
     rest = np.arange(6) != where
     removed = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 4), clip)
     assert np.linalg.norm(total - replaced) <= 2 * clip * (1 + 1e-9)
@@ -159,7 +159,9 @@ def test_sensitivity_holds_in_single_precision(seed, clip):
 def test_the_sensitivity_is_reached(rng):
     theta = np.zeros((2, 2))
     one, other = (head.examples(np.array([[1e6]]), np.array([y]), 2) for y in (0, 1))
-    moved = head.clipped_gradient_sum(theta, one, 3.0) - head.clipped_gradient_sum(theta, other, 3.0)
+    moved = head.clipped_gradient_sum(theta, one, 3.0) - head.clipped_gradient_sum(
+        theta, other, 3.0
+    )
     assert np.linalg.norm(moved) == pytest.approx(6.0)
 
 
