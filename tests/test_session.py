@@ -60,7 +60,16 @@ def test_the_directory_keeps_its_contract(run, privacy):
         assert 0 <= row["accuracy"] <= 1
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
-    keys = "strategy dataset accuracy epsilon delta noise_multiplier rounds seconds".split()
+    keys = [
+        "strategy",
+        "dataset",
+        "accuracy",
+        "epsilon",
+        "delta",
+        "noise_multiplier",
+        "rounds",
+        "seconds",
+    ]
     assert set(keys) <= summary.keys()
     assert summary["strategy"] == "sofim"
     assert summary["dataset"] == "npz"
@@ -241,7 +250,7 @@ def test_killed_runs_resume_to_the_same_bits(start, run, tmp_path, small):
         process.kill()
         assert process.wait() == -signal.SIGKILL
         process = start("resume", cut)
-    out, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
     assert [row["round"] for row in rows_of(cut)] == list(range(1, 1501))
