@@ -12,7 +12,7 @@ from fedsofim.config import require
 from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 class TreeState(NamedTuple):
@@ -79,7 +79,7 @@ class Tree(Program):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: TreeState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, TreeState]:
         theta = received["theta"]

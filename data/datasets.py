@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
 
@@ -40,15 +41,19 @@ class DatasetConfig:
         name: an embedded set, or `npz` for a file of the user's.
         path: the file, when `name` is `npz`.
         classes: how many classes; by default one more than the largest label.
+        holdout: the part of the training records that takes the test set's place, for choosing
+            settings without looking at it.
     """
 
     name: str
     path: str | None = None
     classes: int | None = None
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         names = [*sorted(file.stem.split("-")[0] for file in EMBEDDED.glob("*.npz")), "npz"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
@@ -73,9 +78,20 @@ def load(config: DatasetConfig) -> Dataset:
     except Exception as error:  # a damaged archive can fail in any of its parts
         raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
     try:
-        return _dataset(arrays, config.classes)
+        data = _dataset(arrays, config.classes)
+        return _hold_out(data, config.holdout) if config.holdout else data
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
+
+
+def _hold_out(data: Dataset, share: float) -> Dataset:
+    """The training records alone: a fixed random part of them takes the test set's place."""
+    order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
+    size = round(share * len(order))
+    require(0 < size < len(order), f"dataset.holdout={share}: leaves a split without records")
+    held, kept = np.sort(order[:size]), np.sort(order[size:])
+    x, y = data.train_x, data.train_y
+    return Dataset(x[kept], y[kept], x[held], y[held], data.classes)
 
 
 def _read(file: Path) -> dict[str, Array]:

@@ -18,6 +18,7 @@ Private federated learning that second-order methods make fast.
 
   run [key=value ...]        train; 'fedsofim run --help' lists all keys
   resume DIR                 continue an interrupted run
+  sweep [key=v1,v2 ...]      many configurations in one pass over the data
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
 
   --version, --help"""
@@ -28,6 +29,14 @@ The noise that keeps a budget, with the keys of 'fedsofim run':
   fedsofim calibrate privacy.epsilon=10 privacy.delta=1e-5 rounds=70
 The budget that a noise spends:
   fedsofim calibrate privacy.noise_multiplier=8.4 rounds=70"""
+
+SWEEP = """usage: fedsofim sweep [key=v1,v2 ...] [--jobs N]
+
+All combinations of the values, with the keys of 'fedsofim run'. Configurations that share their
+data are trained together, so that a grid costs little more than its matrix products:
+  fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
+Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
+the same output.dir, continues an interrupted sweep."""
 
 RESUME = """usage: fedsofim resume DIR
 
@@ -78,6 +87,32 @@ def _run(arguments: list[str]) -> None:
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     _telling_config_errors(with_config(job), arguments)
+
+
+def _sweep(arguments: list[str]) -> None:
+    if "--help" in arguments or "-h" in arguments:
+        return print(SWEEP)
+    jobs = _option(arguments, "--jobs")
+    require(jobs is None or (jobs.isdigit() and int(jobs) > 0), f"--jobs {jobs}: a number >= 1")
+    directory = [a.partition("=")[2] for a in arguments if a.startswith("output.dir=")]
+    overrides = [a for a in arguments if not a.startswith("output.dir=")]
+    from fedsofim.sweep_command import sweep
+
+    _telling_config_errors(
+        lambda: sweep(overrides, directory[-1] if directory else None, int(jobs) if jobs else None),
+        overrides,
+    )
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    """Take an option and its value out of the arguments."""
+    if name not in arguments:
+        return None
+    place = arguments.index(name)
+    require(place + 1 < len(arguments), f"{name}: a value is missing")
+    value = arguments[place + 1]
+    del arguments[place : place + 2]
+    return value
 
 
 def _resume(arguments: list[str]) -> None:
@@ -174,6 +209,7 @@ def _fail(message: str, code: int) -> None:
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "run": _run,
     "resume": _resume,
+    "sweep": _sweep,
     "calibrate": _calibrate,
 }
 
