@@ -19,6 +19,8 @@ Private federated learning that second-order methods make fast.
   run [key=value ...]        train; 'fedsofim run --help' lists all keys
   resume DIR                 continue an interrupted run
   sweep [key=v1,v2 ...]      many configurations in one pass over the data
+  tune strategy=S dataset=D  choose a strategy's settings on held-out records
+  reproduce WHAT             the paper's tables and figures beside ours
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
 
   --version, --help"""
@@ -37,6 +39,22 @@ data are trained together, so that a grid costs little more than its matrix prod
   fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
 Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
 the same output.dir, continues an interrupted sweep."""
+
+TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...]
+
+The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a tenth of the
+training records that is held out, 50 rounds. The chosen settings are written to conf/chosen/tuned,
+where 'settings=tuned' finds them:
+  fedsofim tune strategy=fedgd dataset=pathmnist
+  fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
+With privacy.epsilon=E, that budget alone is searched and nothing is written."""
+
+REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--seeds 0,1,2]
+                          [--out DIR]
+
+WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
+mcnemar, partition, figures, or all. Each is printed beside the paper's figures and written as CSV,
+LaTeX and Markdown, figures as PNG and SVG, to DIR (outputs/reproduce)."""
 
 RESUME = """usage: fedsofim resume DIR
 
@@ -101,6 +119,30 @@ def _sweep(arguments: list[str]) -> None:
     _telling_config_errors(
         lambda: sweep(overrides, directory[-1] if directory else None, int(jobs) if jobs else None),
         overrides,
+    )
+
+
+def _tune(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(TUNE)
+    from fedsofim.tune_command import tune_all
+
+    _telling_config_errors(lambda: tune_all(arguments), arguments)
+
+
+def _reproduce(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(REPRODUCE)
+    settings = _option(arguments, "--settings") or "published"
+    directory = _option(arguments, "--out") or "outputs/reproduce"
+    seeds = (_option(arguments, "--seeds") or "0,1,2").split(",")
+    require(all(s.isdigit() for s in seeds), f"--seeds {','.join(seeds)}: give numbers, as 0,1,2")
+    require(len(arguments) == 1, f"reproduce: name one thing, not {' '.join(arguments)}")
+    from fedsofim.reproduce_command import reproduce
+
+    _telling_config_errors(
+        lambda: reproduce(arguments[0], Path(directory), settings, [int(s) for s in seeds]),
+        [f"settings={settings}"],
     )
 
 
@@ -210,6 +252,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "run": _run,
     "resume": _resume,
     "sweep": _sweep,
+    "tune": _tune,
+    "reproduce": _reproduce,
     "calibrate": _calibrate,
 }
 

@@ -68,7 +68,7 @@ class Lab:
 
 
 def _cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
-    strategy = METHODS.get(method, "sofim")
+    strategy = METHODS[method]
     return [
         f"experiment={experiment}",
         f"strategy={strategy}",
