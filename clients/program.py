@@ -7,7 +7,7 @@ deployed client for itself alone, with equal results.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,27 @@ class Stateless(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Program(ABC):
-    """A kind of client."""
+    r"""A kind of client.
+
+    Attributes:
+        needs: the names that the server must broadcast.
+        setup_kind: the name of what `setup` releases, if it does.
+        setup_share: the part of the budget, of $\mu^2$, that `setup` spends.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"theta"})
+    setup_kind: ClassVar[str | None] = None
+    setup_share: ClassVar[float] = 0.0
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether clients may share the noise when only their sum is seen.
+
+        They may if a release is a clipped sum at the broadcast parameters plus Gaussian noise. They
+        may not if a client acts on its own release before it is summed: that step would be hidden
+        by its own small part of the noise alone.
+        """
+        return True
 
     def cost(self, rounds: int) -> float:
         """How many releases of a clipped sum the first `rounds` rounds are worth."""
@@ -42,6 +62,10 @@ class Program(ABC):
     def init(self, theta: Array, clients: int) -> Any:
         """What clients remember before the first round: a NamedTuple of stacked arrays."""
         return Stateless()
+
+    def setup(self, clients: Sequence[Client], plan: Plan, noise: Noise) -> Array | None:
+        """What each client sends once, before the first round, `(n, ...)`; nothing by default."""
+        return None
 
     @abstractmethod
     def release(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from clients import CLIENTS, Client, Program
 from data.datasets import DatasetConfig, load
 from data.partition import Partition, statistics
@@ -65,6 +67,16 @@ class Config:
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
+        sent = self.strategy.broadcast(start(self.strategy, np.zeros((2, 2), np.float32)))
+        require(
+            self.client.needs <= sent.keys() and self.client.setup_kind == self.strategy.setup_kind,
+            f"client={type(self.client).__name__}: does not go with strategy={self.strategy_name}",
+        )
+        require(
+            self.privacy.trust == "server" or self.client.shares_noise,
+            "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
+            "which the shared noise does not hide; use trust=server",
+        )
 
     @property
     def private(self) -> bool:
@@ -87,6 +99,7 @@ class Config:
                 releases=self.client.cost(self.rounds),
                 clients=self.partition.clients,
                 aggregation=self.aggregation,
+                setup_share=self.client.setup_share,
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None

@@ -16,6 +16,7 @@ class Purpose(IntEnum):
     INIT = 0
     PARTITION = 1
     NOISE = 2
+    SETUP_NOISE = 3
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,9 +34,12 @@ class Rule(ABC):
 
     Attributes:
         lr: the learning rate $\eta_0$.
+        setup_kind: the name of what clients release before the first round, if the rule needs it.
         schedule: how it falls over the run: not at all, linearly or as a half cosine to zero, or
             as $1/\sqrt{t+1}$.
     """
+
+    setup_kind: ClassVar[str | None] = None
 
     lr: float
     schedule: Schedule = "constant"
@@ -61,6 +64,10 @@ class Rule(ABC):
     @abstractmethod
     def init(self, theta: Array) -> Any:
         """The buffers before the first round: a NamedTuple of arrays."""
+
+    def set_up(self, state: "ServerState", G: Array) -> "ServerState":
+        """Take in the aggregate of what clients released before the first round."""
+        return state
 
     @abstractmethod
     def update(self, buffers: Any, G: Array, t: int) -> tuple[Any, Array]:

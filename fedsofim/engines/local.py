@@ -1,6 +1,7 @@
 """The local engine: server and clients in one process, nothing between them."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -18,12 +19,13 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     config, clients = experiment.config, experiment.clients
     sizes = np.array([client.data.size for client in clients])
     server, memory = state
+    if server.t == 0:
+        noise = partial(stream, config.seed, Purpose.SETUP_NOISE, 0)
+        released = config.client.setup(clients, experiment.plan, noise)
+        if released is not None:
+            server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
     while server.t < config.rounds:
-        t = server.t
-
-        def noise(client: int, draw: int, t: int = t) -> np.random.Generator:
-            return stream(config.seed, Purpose.NOISE, t, client, draw)
-
+        noise = partial(stream, config.seed, Purpose.NOISE, server.t)
         received = config.strategy.broadcast(server)
         releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
         G = aggregate(releases, sizes, config.aggregation)

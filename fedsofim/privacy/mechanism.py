@@ -25,6 +25,15 @@ class BoundedSum(NamedTuple):
     bound: float
 
 
+def gaussian(like: BoundedSum, noise_multiplier: float, rng: np.random.Generator) -> Array:
+    """Independent Gaussian noise for a bounded sum, of std `bound * noise_multiplier`."""
+    if noise_multiplier == 0:
+        return np.zeros_like(like.value)
+    noise = rng.standard_normal(like.value.shape, dtype=like.value.dtype)
+    noise *= like.bound * noise_multiplier
+    return noise
+
+
 def add_gaussian(total: BoundedSum, noise_multiplier: float, rng: np.random.Generator) -> Array:
     r"""Release a bounded sum with independent Gaussian noise of std `bound * noise_multiplier`.
 
@@ -32,9 +41,6 @@ def add_gaussian(total: BoundedSum, noise_multiplier: float, rng: np.random.Gene
     record may be replaced, 1 / noise_multiplier when it may be added or removed. A multiplier of
     zero adds nothing and protects nothing.
     """
-    if noise_multiplier == 0:
-        return total.value
-    noise = rng.standard_normal(total.value.shape, dtype=total.value.dtype)
-    noise *= total.bound * noise_multiplier
+    noise = gaussian(total, noise_multiplier, rng)
     noise += total.value
     return noise

@@ -48,8 +48,17 @@ class Privacy:
             "give a finite clip, or privacy=none",
         )
 
-    def plan(self, *, releases: float, clients: int, aggregation: Aggregation) -> "Plan":
-        """The least noise that keeps the budget over `releases` releases of every record."""
+    def plan(
+        self, *, releases: float, clients: int, aggregation: Aggregation, setup_share: float = 0.0
+    ) -> "Plan":
+        r"""The least noise that keeps the budget.
+
+        Args:
+            releases: of a sum clipped at `clip`, over the whole run.
+            clients: how many, n.
+            aggregation: how the server combines them.
+            setup_share: the part of $\mu^2$ that a release before the first round may spend.
+        """
         require(
             not (self.trust == "aggregate" and aggregation == "uniform"),
             "trust=aggregate: needs aggregation=size; in the mean of per-client means a record of "
@@ -57,47 +66,67 @@ class Privacy:
         )
         z = self.noise_multiplier
         if z is None:
-            mu = mu_of(self.epsilon, self.delta)
+            mu = mu_of(self.epsilon, self.delta) * math.sqrt(1 - setup_share)
             z = math.sqrt(releases) * sensitivity(1.0, self.adjacency) / mu
         return Plan(
             clip=self.clip,
             noise_multiplier=z,
-            client_noise_multiplier=z / math.sqrt(clients) if self.trust == "aggregate" else z,
             releases=releases,
             delta=self.delta,
             adjacency=self.adjacency,
+            setup_share=setup_share,
+            sharers=clients if self.trust == "aggregate" else 1,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a run keeps its budget.
+    r"""How a run keeps its budget.
 
     Attributes:
         clip: each record's contribution to a sum is clipped to this norm.
-        noise_multiplier: the noise std, over `clip`, on whatever the adversary sees.
-        client_noise_multiplier: the part of it that one client adds.
+        noise_multiplier: the noise std, over `clip`, on whatever the adversary sees, z.
         releases: how many releases of a clipped sum the whole run is worth to a record.
         delta: of the promise.
         adjacency: of the promise.
+        setup_share: the part of $\mu^2$ that a release before the first round spends.
+        sharers: how many clients' noise adds up to that multiplier.
     """
 
     clip: float
     noise_multiplier: float
-    client_noise_multiplier: float
     releases: float
     delta: float
     adjacency: Adjacency
+    setup_share: float = 0.0
+    sharers: int = 1
 
     @property
     def noise_std(self) -> float:
         """The std of the noise on a sum."""
         return self.noise_multiplier * self.clip if self.noise_multiplier else 0.0
 
+    @property
+    def client_noise_multiplier(self) -> float:
+        """The noise that one client adds."""
+        return self.noise_multiplier / math.sqrt(self.sharers)
+
+    def client_setup_multiplier(self, unit_sensitivity: float) -> float:
+        """The noise that one client adds to the release before the first round.
+
+        Args:
+            unit_sensitivity: of that release, over the bound of one record's contribution.
+        """
+        if not self.noise_multiplier:
+            return 0.0
+        return unit_sensitivity / self._setup_mu() / math.sqrt(self.sharers)
+
     def events(self, releases: float | None = None) -> list[GaussianEvent]:
-        """What the first `releases` releases (all by default) did to one record."""
+        """What the set-up and the first `releases` releases (all by default) did to one record."""
         count = self.releases if releases is None else releases
-        return [GaussianEvent(sensitivity(self.clip, self.adjacency), self.noise_std, count)]
+        rounds = GaussianEvent(sensitivity(self.clip, self.adjacency), self.noise_std, count)
+        setup = GaussianEvent(self._setup_mu(), 1.0) if self.setup_share else None
+        return [setup, rounds] if setup else [rounds]
 
     def mu(self, releases: float | None = None) -> float:
         """The GDP parameter after `releases` releases."""
@@ -106,3 +135,9 @@ class Plan:
     def epsilon(self, releases: float | None = None) -> float:
         """The epsilon spent after `releases` releases; `inf` where there is no privacy."""
         return epsilon_of(self.mu(releases), self.delta)
+
+    def _setup_mu(self) -> float:
+        """The GDP parameter of the set-up, from that of the rounds and its share."""
+        rounds = GaussianEvent(sensitivity(1.0, self.adjacency), self.noise_multiplier)
+        share = self.setup_share
+        return rounds.mu * math.sqrt(self.releases * share / (1 - share))

@@ -1,0 +1,50 @@
+"""The FedFC client: gradients, after one noisy feature covariance."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clients.gradient import Gradient
+from clients.program import Client, Noise
+from fedsofim.config import require
+from fedsofim.linalg import Array
+from fedsofim.privacy.mechanism import BoundedSum, gaussian
+from fedsofim.privacy.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covariance(Gradient):
+    r"""The client of DP-FedFC (Krouka et al. 2025).
+
+    Once, before the first round, it sends $C_i = (\sum \tilde x\tilde x^\top + E) / |D_i|$ with
+    features clipped to norm B and symmetric Gaussian noise. One record moves the sum by at most
+    $\sqrt2\,B^2$ when replaced, $B^2$ when added or removed, and the release is charged.
+
+    Attributes:
+        bound: the largest norm of a record's features with the bias, B.
+        setup_share: the part of the budget, of $\mu^2$, that the covariance spends.
+    """
+
+    setup_kind: ClassVar[str | None] = "covariance"
+    bound: float
+    setup_share: float  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        require(0 < self.bound < math.inf, f"bound={self.bound}: must be a finite number > 0")
+        share = self.setup_share
+        require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
+
+    def setup(self, clients: Sequence[Client], plan: Plan, noise: Noise) -> Array:
+        unit = math.sqrt(2) if plan.adjacency == "replace-one" else 1.0
+        z = plan.client_setup_multiplier(unit)
+        covariances = []
+        for i, D in clients:
+            x = D.x * np.minimum(1, self.bound / D.norm)
+            S = BoundedSum(x @ x.T, self.bound**2)
+            upper = np.triu(gaussian(S, z, noise(i, 0)))
+            E = upper + np.triu(upper, 1).T
+            covariances.append((S.value + E) / D.size)
+        return np.stack(covariances)

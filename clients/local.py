@@ -1,0 +1,56 @@
+"""The client that trains: several clipped, noisy steps on its own, of which it sends the drift."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clients.program import Client, Noise, Program, noisy_gradients
+from fedsofim.config import require
+from fedsofim.linalg import Array
+from fedsofim.privacy.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps(Program):
+    r"""The client of DP-FedAvg and DP-AdaFedProx.
+
+    $$y_0 = x \qquad y_{k+1} = y_k - \eta_l\,(\tilde g(y_k) + \mu\,(y_k - x))$$
+
+    and the drift $x - y_K$ is sent. Every step uses a clipped, noisy gradient and is charged.
+
+    Attributes:
+        lr: the client's learning rate $\eta_l$.
+        steps: how many local steps, K.
+    """
+
+    lr: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr={self.lr}: must be > 0")
+        require(self.steps >= 1, f"steps={self.steps}: must be at least 1")
+
+    @property
+    def shares_noise(self) -> bool:
+        return self.steps == 1
+
+    def cost(self, rounds: int) -> float:
+        return rounds * self.steps
+
+    def release(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Plan,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        mu = float(received.get("mu", 0.0))  # the proximal pull, if the server asks for one
+        x = received["theta"]
+        drift = np.zeros((len(clients), *x.shape), x.dtype)  # x - y
+        for k in range(self.steps):
+            g = noisy_gradients(x - drift, clients, plan, noise, draw=k)
+            drift = drift + self.lr * (g - mu * drift)
+        return drift, state

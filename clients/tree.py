@@ -1,0 +1,118 @@
+"""The tree client: gradients whose noise cancels in their running sum."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from clients.program import Client, Noise, Program
+from fedsofim.config import require
+from fedsofim.head import Examples, clipped_gradient_sum
+from fedsofim.linalg import Array
+from fedsofim.privacy.mechanism import BoundedSum, gaussian
+from fedsofim.privacy.plan import Plan
+
+
+class TreeState(NamedTuple):
+    """What a tree client remembers.
+
+    Attributes:
+        nodes: the noise of the nodes that make up the current prefix, `(n, levels, K, F+1)`.
+        t: rounds done, `(n,)`.
+    """
+
+    nodes: Array
+    t: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree(Program):
+    r"""The client of DP-FTRL (Kairouz et al. 2021).
+
+    Rounds are the leaves of a binary tree. Each node carries one Gaussian draw, and the noise on
+    the sum of the first m gradients is that of the at most $\log_2 m + 1$ nodes that tile [0, m).
+    What is sent in a round is the clipped sum plus the *change* of that noise, so that the server,
+    by adding up, sees the noisy prefix sums of the tree.
+
+    A record that takes part in every round is under every node: releasing the tree moves by
+    $\lVert\cdot\rVert^2 \le (2C)^2 \sum_\text{nodes} \text{leaves}^2$, 8162 $(2C)^2$ for 70 rounds.
+    With `batches`, the records of a client take turns, each takes part once in an epoch, and a new
+    tree begins with every epoch: a record is then under one leaf, and one node a level, of each.
+    The tree of an epoch is completed with empty leaves, so that its total carries one draw.
+
+    Attributes:
+        rounds: leaves of the tree, T.
+        batches: rounds in an epoch; 1 has all records take part in all rounds, in one tree.
+        tree: `binary`; `identity` is independent noise every round, which is DP-FedGD's.
+    """
+
+    rounds: int
+    batches: int = 1
+    tree: Literal["binary", "identity"] = "binary"
+
+    def __post_init__(self) -> None:
+        require(self.batches >= 1, f"batches={self.batches}: must be at least 1")
+
+    @property
+    def height(self) -> int:
+        """The level of a completed tree's root; leaves are level 0."""
+        leaves = self.batches if self.batches > 1 else self.rounds
+        return (leaves - 1).bit_length() if self.tree == "binary" else 0
+
+    def cost(self, rounds: int) -> float:
+        if self.batches > 1:
+            return math.ceil(rounds / self.batches) * (self.height + 1)
+        return float(sum((rounds >> level) * 4**level for level in range(self.height + 1)))
+
+    def init(self, theta: Array, clients: int) -> TreeState:
+        nodes = np.zeros((clients, self.height + 1, *theta.shape), theta.dtype)
+        return TreeState(nodes, np.zeros(clients, np.int64))
+
+    def release(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: TreeState,
+        plan: Plan,
+        noise: Noise,
+    ) -> tuple[Array, TreeState]:
+        theta = received["theta"]
+        out = np.empty((len(clients), *theta.shape), theta.dtype)
+        nodes = state.nodes.copy()
+        for g, node, t, (i, D) in zip(out, nodes, state.t.tolist(), clients, strict=True):
+            batch = _batch(D, t % self.batches, self.batches)
+            S = BoundedSum(clipped_gradient_sum(theta, batch, plan.clip), plan.clip)
+            level = self._closed(t)
+            fresh = gaussian(S, plan.client_noise_multiplier, noise(i, 0))
+            np.divide(S.value + fresh - node[:level].sum(axis=0), D.size / self.batches, out=g)
+            node[:level] = 0
+            node[level] = fresh
+            if self._ends_tree(t):
+                node[:] = 0  # the next tree starts anew, on top of this one's total
+        return out, TreeState(nodes, state.t + 1)
+
+    def _closed(self, t: int) -> int:
+        """The level of the node that leaf `t` completes, whose noise replaces all below it."""
+        if self.tree == "identity":
+            return 0
+        if self.batches > 1:
+            if self._ends_tree(t):
+                return self.height
+            t %= self.batches
+        m = t + 1
+        return (m & -m).bit_length() - 1
+
+    def _ends_tree(self, t: int) -> bool:
+        if self.tree == "identity":
+            return True
+        return self.batches > 1 and (t + 1) % self.batches == 0
+
+
+def _batch(data: Examples, turn: int, turns: int) -> Examples:
+    """The records whose turn it is: every `turns`-th one."""
+    if turns == 1:
+        return data
+    require(data.size >= turns, f"client.batches={turns}: a client has only {data.size} records")
+    return Examples(data.x[:, turn::turns], data.target[:, turn::turns], data.norm[turn::turns])

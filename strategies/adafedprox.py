@@ -1,0 +1,36 @@
+"""DP-AdaFedProx: DP-FedAvg with a proximal pull that fades."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsofim.config import require
+from fedsofim.linalg import Array
+from strategies.fedavg import FedAvg
+from strategies.rule import ServerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaFedProx(FedAvg):
+    r"""DP-AdaFedProx.
+
+    DP-FedAvg in which a local step is also pulled back to the broadcast parameters, by
+    $\mu_t\,(y - x)$ with $\mu_t = \max(\mu_0/\sqrt{t+1},\ 0.1\,\mu_0)$.
+
+    Attributes:
+        mu: the pull in the first round, $\mu_0$; 0 is DP-FedAvg.
+
+    References:
+        Li et al. 2020, https://arxiv.org/abs/1812.06127; Sahoo et al. 2024.
+    """
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.mu < math.inf, f"mu={self.mu}: must be a finite number >= 0")
+
+    def broadcast(self, state: ServerState) -> dict[str, Array]:
+        mu_t = max(self.mu / math.sqrt(state.t + 1), 0.1 * self.mu)
+        return {**super().broadcast(state), "mu": np.asarray(mu_t)}

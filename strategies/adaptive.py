@@ -1,0 +1,77 @@
+"""DP-FedAdam and DP-FedYogi: per-coordinate learning rates on the server."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsofim.config import require
+from fedsofim.linalg import Array
+from strategies.rule import Rule
+
+
+class AdaptiveBuffers(NamedTuple):
+    """Moving averages of the aggregates and of their squares."""
+
+    m: Array
+    v: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(Rule):
+    r"""DP-FedAdam: Adam on the aggregate, which is post-processing.
+
+    $$m = \beta_1 m + (1-\beta_1) G \qquad v = \beta_2 v + (1-\beta_2) G^2$$
+    $$\theta \leftarrow \theta - \eta\,\hat m / (\sqrt{\hat v} + \tau)$$
+
+    with $\hat m = m/(1-\beta_1^{t+1})$ and $\hat v = v/(1-\beta_2^{t+1})$.
+
+    Attributes:
+        beta1: decay of m, in [0, 1).
+        beta2: decay of v, in [0, 1).
+        tau: keeps the denominator away from zero, > 0.
+
+    References:
+        Reddi et al. 2020, https://arxiv.org/abs/2003.00295.
+    """
+
+    beta1: float
+    beta2: float
+    tau: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("beta1", "beta2"):
+            beta = getattr(self, name)
+            require(0 <= beta < 1, f"{name}={beta}: must be at least 0 and below 1")
+        require(self.tau > 0, f"tau={self.tau}: must be > 0")
+
+    def init(self, theta: Array) -> AdaptiveBuffers:
+        return AdaptiveBuffers(np.zeros_like(theta), np.zeros_like(theta))
+
+    def update(self, buffers: AdaptiveBuffers, G: Array, t: int) -> tuple[AdaptiveBuffers, Array]:
+        m = self.beta1 * buffers.m + (1 - self.beta1) * G
+        v = self._second_moment(buffers.v, G)
+        m_hat = m / (1 - self.beta1 ** (t + 1))
+        v_hat = v / (1 - self.beta2 ** (t + 1))
+        return AdaptiveBuffers(m, v), m_hat / (np.sqrt(v_hat) + self.tau)
+
+    def _second_moment(self, v: Array, G: Array) -> Array:
+        return self.beta2 * v + (1 - self.beta2) * G**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedYogi(FedAdam):
+    r"""DP-FedYogi: Adam whose second moment changes by an amount that does not depend on itself.
+
+    $$v = v - (1-\beta_2)\,G^2 \operatorname{sign}(v - G^2), \qquad v_{-1} = \tau^2$$
+
+    References:
+        Reddi et al. 2020, https://arxiv.org/abs/2003.00295.
+    """
+
+    def init(self, theta: Array) -> AdaptiveBuffers:
+        return AdaptiveBuffers(np.zeros_like(theta), np.full_like(theta, self.tau**2))
+
+    def _second_moment(self, v: Array, G: Array) -> Array:
+        return np.asarray(v - (1 - self.beta2) * G**2 * np.sign(v - G**2))
