@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedsofim.config import require
 from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
@@ -108,6 +109,7 @@ def noisy_gradients(
     theta = np.broadcast_to(theta, (len(clients), *theta.shape[-2:]))
     out = np.empty(theta.shape, theta.dtype)
     for g, y, (i, D) in zip(out, theta, clients, strict=True):
+        require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
         S = BoundedSum(clipped_gradient_sum(y, D, plan.clip), plan.clip)
         np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
     return out

@@ -12,25 +12,31 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 EPSILONS = (0.5, 1.0, 5.0, 10.0)
 
 
-def at_epsilon(values: Sequence[Any], *, _root_: DictConfig) -> Any:
-    """Of the settings for `EPSILONS`, the one nearest to the run's budget, as a ratio."""
-    epsilon = OmegaConf.select(_root_, "privacy.epsilon")
+def published(name: str, *, _root_: DictConfig, _parent_: DictConfig) -> Any:
+    """The published setting of this name whose budget is nearest to the run's, as a ratio."""
+    table = _parent_.published
+    direction = _parent_.get("direction")
+    values = table.get(name) or (table.get(direction) or {}).get(name)
+    if values is None:
+        return None  # a bad direction; the config's own check says so
     try:
-        wanted = math.log(min(max(float(epsilon), EPSILONS[0]), EPSILONS[-1]))
+        epsilon = float(OmegaConf.select(_root_, "privacy.epsilon"))
     except (TypeError, ValueError):
         return values[-1]  # a bad budget; the config's own check says so
+    wanted = math.log(min(max(epsilon, EPSILONS[0]), EPSILONS[-1]))
     distances = [abs(math.log(e) - wanted) for e in EPSILONS]
     return values[distances.index(min(distances))]
 
 
-OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
+OmegaConf.register_new_resolver("published", published, replace=True)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config with everything resolved, as dicts, lists and numbers."""
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     values.pop("hydra", None)
-    values["strategy"].pop("published", None)
+    if isinstance(values.get("strategy"), dict):
+        values["strategy"].pop("published", None)
     return values
 
 

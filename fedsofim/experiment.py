@@ -118,6 +118,8 @@ def parse(values: Mapping[str, Any]) -> Config:
         "engine": Engine,
         "output": Output,
     }
+    for key in (*kinds, "client", "strategy"):
+        require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     typed = dict(values)
     for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
         typed[key] = dict(values[key])

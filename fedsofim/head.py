@@ -87,11 +87,13 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: float) -> Array:
     for batch in data.chunks(chunk):
         r = residual(theta, batch)
         norm = np.sqrt(np.einsum("...kn,...kn->...n", r, r)) * batch.norm
+        x = batch.x
         if np.isfinite(clip):
             r *= (clip / np.maximum(norm, clip))[..., None, :]  # min(1, C / ||g||)
             if not np.isfinite(norm).all():
                 np.copyto(r, 0, where=~np.isfinite(norm)[..., None, :])
-        total += (r.reshape(-1, batch.size) @ batch.x.T).reshape(theta.shape)
+                x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
+        total += (r.reshape(-1, batch.size) @ x.T).reshape(theta.shape)
     return total
 
 
