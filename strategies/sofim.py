@@ -34,7 +34,7 @@ class Sofim(Rule):
             authors' code computes and what gives the paper's figures; `gradient` ($HG$) is what
             the paper's text says, and wants smaller steps.
         precondition: `false` leaves out the preconditioner, the paper's EMA-only ablation; with
-            `beta=0` as well this is DP-FedGD. Grad-only is `beta=0` with the preconditioner.
+            `beta=0` as well it is Grad-only, which is DP-FedGD.
         warmup: for this many rounds the step is $\hat M$, without the preconditioner.
         warm_start: over this many rounds the preconditioner fades in (section 3.4.3):
             $(1-\lambda_t)\,v/\rho + \lambda_t H v$ with $\lambda_t$ rising from 0 to 1.
