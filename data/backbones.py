@@ -71,7 +71,8 @@ class ResNet20(Backbone):
 
     def embed(self, x: Tensor) -> Tensor:
         x = torch.relu(self.bn1(self.conv1(x)))
-        return self.layer3(self.layer2(self.layer1(x))).mean(dim=(2, 3))
+        maps: Tensor = self.layer3(self.layer2(self.layer1(x)))
+        return maps.mean(dim=(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.fc(self.embed(x))

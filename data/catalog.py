@@ -1,6 +1,7 @@
 """Where the images of a data set are: files already there or, where allowed, downloaded."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def _medmnist(config: DatasetConfig, root: Path, reading: Reading, watch: Watch)
     def images() -> ImageSet:
         single = "multi-label" not in info()["task"]
         classes = config.classes or (len(info()["label"]) if single else 2)
-        return npz_images(file, Reading(**{**vars(reading), "classes": classes}))
+        return npz_images(file, replace(reading, classes=classes))
 
     return Source([file], images, lambda: f"{info()['license']} (MedMNIST, Yang et al. 2023)")
 
@@ -132,5 +133,3 @@ def _may_download(config: DatasetConfig, wanted: str, root: Path) -> None:
     raise ConfigError(
         f"dataset.root={root}: has no {wanted}; place it there, or allow dataset.download=true"
     )
-
-

@@ -12,6 +12,7 @@ CHUNK = 1 << 20
 TIMEOUT = 30  # seconds without a byte
 # Called with what is being done, and how much of how much is done.
 Watch = Callable[[str, int, int], None]
+EXTRACTING = "extracting features"
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -41,9 +42,7 @@ def download(url: str, target: Path, checksum: str, watch: Watch = silent) -> Pa
                 done += len(chunk)
                 watch(f"downloading {target.name}", done, length)
         require(done >= length, f"it ended after {done} of {length} bytes")
-        require(
-            total.hexdigest().startswith(expected), f"its {algorithm} is {total.hexdigest()}"
-        )
+        require(total.hexdigest().startswith(expected), f"its {algorithm} is {total.hexdigest()}")
         draft.replace(target)
     except (OSError, ValueError, urllib.error.URLError) as error:
         raise ConfigError(

@@ -6,13 +6,15 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from data.backbones import Backbone
-from data.download import Watch, silent
+from data.download import EXTRACTING, Watch, silent
 from data.images import Batch, ImageSet
 from data.probes import pink_noise
 from data.recipe import Preprocessing
 from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.rng import Purpose, stream
+
+PROBES_AT_ONCE = 256  # part of what the probes are: each batch has a random stream of its own
 
 
 def inputs(batch: Batch, how: Preprocessing) -> Tensor:
@@ -46,6 +48,7 @@ def extract(
     """The features `(N, F)` float32, labels and owners of every split, by array name."""
     total = sum(len(split.labels) for split in images.splits.values())
     done = 0
+    watch(EXTRACTING, 0, total)
     out: dict[str, Array] = {}
     for name, split in images.splits.items():
         features = np.empty((len(split.labels), network.width), np.float32)
@@ -53,7 +56,7 @@ def extract(
         for chunk in split.batches(batch):
             features[start : start + len(chunk)] = embed(network, inputs(chunk, how))
             start += len(chunk)
-            watch("extracting features", done + start, total)
+            watch(EXTRACTING, done + start, total)
         done += start
         require(bool(np.isfinite(features).all()), f"{name}: the backbone gives infinite features")
         out[f"{name}_x"], out[f"{name}_y"] = features, smallest(split.labels)
@@ -63,12 +66,13 @@ def extract(
 
 
 @torch.inference_mode()
-def probe_features(network: Backbone, count: int, *, batch: int = 256) -> Array:
-    """The features of `count` pink-noise images `(count, F)`; the same in every file."""
+def probe_features(network: Backbone, count: int, watch: Watch = silent) -> Array:
+    """The features of `count` pink-noise images `(count, F)`; they depend on no data."""
     out = np.empty((count, network.width), np.float32)
-    for start in range(0, count, batch):
-        x = pink_noise(stream(0, Purpose.PROBE, start // batch), min(batch, count - start))
-        out[start : start + batch] = embed(network, torch.from_numpy(x))
+    for start in range(0, count, PROBES_AT_ONCE):
+        x = pink_noise(stream(0, Purpose.PROBE, start), min(PROBES_AT_ONCE, count - start))
+        out[start : start + PROBES_AT_ONCE] = embed(network, torch.from_numpy(x))
+        watch("passing probes", start + len(x), count)
     return out
 
 

@@ -8,9 +8,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +40,8 @@ class Extraction:
     """Images, a backbone, and how the one goes through the other."""
 
     dataset: DatasetConfig
-    backbone: BackboneConfig = BackboneConfig()
-    features: FeaturesConfig = FeaturesConfig()
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
 
     def file(self, watch: Watch = silent) -> Path:
         """The file of features, extracted now if there is none yet."""
@@ -116,7 +116,7 @@ class Extraction:
         images = source.open()
         arrays = extract(network, images, Preprocessing(), batch=options.batch, watch=watch)
         if options.probes:
-            arrays["probe_x"] = probe_features(network, options.probes, batch=options.batch)
+            arrays["probe_x"] = probe_features(network, options.probes, watch)
         arrays = quantise(arrays) if options.precision == "uint8" else half(arrays)
         dataset = {"classes": images.classes, "licence": source.licence()}
         provenance = recipe | {
@@ -159,9 +159,10 @@ def code(features: Array, lo: Array, scale: Array) -> Array:
 
 def save(file: Path, arrays: Mapping[str, Array]) -> None:
     """Write a `.npz` that appears only when it is complete; 8-bit codes are worth compressing."""
-    small = any(v.dtype == np.uint8 for k, v in arrays.items() if k.endswith("_x"))
+    coded = any(v.dtype == np.uint8 for k, v in arrays.items() if k.endswith("_x"))
+    write: Callable[..., None] = np.savez_compressed if coded else np.savez
     with whole(file) as draft, open(draft, "wb") as stream:
-        (np.savez_compressed if small else np.savez)(stream, **arrays)
+        write(stream, **arrays)
 
 
 @contextmanager

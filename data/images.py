@@ -121,7 +121,7 @@ def _npz_split(
     held = ", ".join(headers) or "nothing"
     if name is None:
         raise ConfigError(f"no array {split}_images; it holds {held}")
-    shape, dtype = headers[name]
+    shape, dtype, _ = headers[name]
     require(dtype == np.uint8, f"{name} holds {dtype}; images are 8-bit (uint8), 0 to 255")
     require(
         len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)),
@@ -168,8 +168,11 @@ def folder_files(root: Path) -> dict[str, dict[str, list[Path]]]:
         folder = root / split
         if split == "val" and not folder.is_dir():
             continue
-        require(folder.is_dir(), f"{folder}: there is no such folder; images go in "
-                f"{root.name}/train/<class>/ and {root.name}/test/<class>/")
+        require(
+            folder.is_dir(),
+            f"{folder}: there is no such folder; images go in "
+            f"{root.name}/train/<class>/ and {root.name}/test/<class>/",
+        )
         classes = sorted(d for d in folder.iterdir() if d.is_dir() and d.name[0] != ".")
         require(bool(classes), f"{folder}: has no class folders")
         tree[split] = {d.name: _images_below(d) for d in classes}

@@ -28,6 +28,7 @@ class Header(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    fortran_order: bool = False
 
 
 @contextmanager
@@ -56,7 +57,8 @@ def headers(file: Path) -> dict[str, Header]:
 def rows(file: Path, name: str, size: int) -> Iterator[Array]:
     """The array `name`, at most `size` rows at a time, in order; one batch is in memory."""
     with naming(file), zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as stream:
-        shape, dtype = _header(stream)
+        shape, dtype, fortran_order = _header(stream)
+        require(not fortran_order, f"{name} is in Fortran order; save it in C order")
         row = dtype.itemsize * int(np.prod(shape[1:]))
         for start in range(0, shape[0], size):
             count = min(size, shape[0] - start)
@@ -79,11 +81,7 @@ def _header(stream: IO[bytes]) -> Header:
     require(version in ((1, 0), (2, 0)), f".npy version {version} is not known")
     parse = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran_order, dtype = parse(stream)
-    require(not dtype.hasobject, "holds Python objects, which are never loaded")
-    require(
-        not fortran_order or len(shape) < 2, "an array is in Fortran order; save it in C order"
-    )
-    return Header(shape, dtype)
+    return Header(shape, dtype, fortran_order and len(shape) > 1)
 
 
 def digest(arrays: Mapping[str, Array]) -> str:
@@ -92,7 +90,7 @@ def digest(arrays: Mapping[str, Array]) -> str:
     for name in sorted(arrays.keys() - {SHA256}):
         array = np.ascontiguousarray(arrays[name])
         total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        total.update(array.tobytes() if array.dtype.kind == "U" else array.data)
+        total.update(array.data if array.dtype.kind in "biuf" else array.tobytes())
     return total.hexdigest()
 
 

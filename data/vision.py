@@ -49,7 +49,7 @@ def _declare_operators() -> None:
 
     for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
         del sys.modules[module]  # what the failed import left behind
-    library = torch.library.Library("torchvision", "DEF")
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for operator in MISSING_OPERATORS:
         library.define(operator)
     _declared.append(library)
