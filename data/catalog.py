@@ -93,8 +93,8 @@ def _cifar(config: DatasetConfig, root: Path, reading: Reading, watch: Watch) ->
     if not folder.is_dir():
         _may_download(config, f"{base}/ or {packed.name}", root)
         known = getattr(torchvision("datasets"), kind)
-        download(known.url, root / known.filename, f"md5:{known.tgz_md5}", watch)
-        known(root, download=True)  # unpacks what it finds there
+        archive = download(known.url, root / known.filename, f"md5:{known.tgz_md5}", watch)
+        torchvision("datasets.utils").extract_archive(str(archive), str(root))
     files = sorted(f for f in folder.iterdir() if f.is_file())
     return Source(files, lambda: _cifar_images(kind, root, folder, reading), _cifar_licence)
 
