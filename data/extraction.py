@@ -77,7 +77,7 @@ def probe_features(network: Backbone, count: int, watch: Watch = silent) -> Arra
 
 
 def embed(network: Backbone, x: Tensor) -> Array:
-    """Features of normalised images, through the layout that CPUs convolve fastest."""
+    """Features of normalised images, `(B, F)`."""
     features = network.embed(x.contiguous(memory_format=torch.channels_last))
     return np.asarray(features.float().numpy())
 
