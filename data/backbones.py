@@ -124,7 +124,8 @@ def _init(network: nn.Module) -> None:
 
 def _ready(network: Backbone) -> Backbone:
     """For inference, in the layout that CPUs convolve fastest."""
-    return network.eval().to(memory_format=torch.channels_last)
+    network.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def random_backbone(name: str, seed: int) -> Backbone:

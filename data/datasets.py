@@ -11,6 +11,7 @@ from data import npz
 from data.images import client_names, image_array, owners
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
 CIFAR = ("cifar10", "cifar100")
@@ -56,6 +57,8 @@ class DatasetConfig:
         size: the images' width and height, of MedMNIST's.
         as_rgb: whether grey images become colour ones with three equal channels.
         label: which of several labels is meant: a column's number, or `any` of them.
+        holdout: the part of the training records that takes the test set's place, for choosing
+            settings without looking at it.
     """
 
     name: str
@@ -66,10 +69,12 @@ class DatasetConfig:
     size: int = 28
     as_rgb: bool = False
     label: str | None = None
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         names = [*CIFAR, *MEDMNIST, "folder", "npz"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
@@ -144,7 +149,24 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
         data = _dataset(arrays, config.classes or known)
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
-    return data._replace(sha256=sha256, client_id=ids)
+        data = data._replace(sha256=sha256, client_id=ids)
+        return _hold_out(data, config.holdout) if config.holdout else data
+
+
+def _hold_out(data: Dataset, share: float) -> Dataset:
+    """The training records alone: a fixed random part of them takes the test set's place."""
+    order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
+    size = round(share * len(order))
+    require(0 < size < len(order), f"dataset.holdout={share}: leaves a split without records")
+    held, kept = np.sort(order[:size]), np.sort(order[size:])
+    x, y, ids = data.train_x, data.train_y, data.client_id
+    return data._replace(
+        train_x=x[kept],
+        train_y=y[kept],
+        test_x=x[held],
+        test_y=y[held],
+        client_id=None if ids is None else ids[kept],
+    )
 
 
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:

@@ -102,9 +102,10 @@ class Config:
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
+        releases = self.client.cost(self.rounds)
         try:
             return self.privacy.plan(
-                releases=self.client.cost(self.rounds),
+                releases=releases,
                 clients=self.partition.clients,
                 aggregation=self.aggregation,
                 setup_share=self.client.setup_share,

@@ -23,7 +23,7 @@ from fedsofim.engines import ENGINES
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
 from fedsofim.features_command import watching
 from fedsofim.linalg import Array
-from fedsofim.rundir import Row, RunDir
+from fedsofim.rundir import Row, RunDir, finite
 
 console = Console(highlight=False)
 
@@ -111,10 +111,10 @@ def measure(experiment: Experiment, state: RunState, G: Array, seconds: float) -
     return {
         "round": t,
         "accuracy": accuracy,
-        "loss": _finite(loss),
-        "epsilon": _finite(experiment.plan.epsilon(config.client.cost(t))),
-        "gradient_norm": _finite(float(np.linalg.norm(G))),
-        "theta_norm": _finite(float(np.linalg.norm(theta))),
+        "loss": finite(loss),
+        "epsilon": finite(experiment.plan.epsilon(config.client.cost(t))),
+        "gradient_norm": finite(float(np.linalg.norm(G))),
+        "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
 
@@ -132,7 +132,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "noise_multiplier": plan.noise_multiplier,
         "noise_std": plan.noise_std,
         "releases": plan.releases,
-        "clip": _finite(plan.clip),
+        "clip": finite(plan.clip),
         "adjacency": config.privacy.adjacency,
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
@@ -187,11 +187,6 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
             f"spent: epsilon {summary['epsilon']:.6g} at delta {summary['delta']:g}; "
             f"noise multiplier {summary['noise_multiplier']:.4g}, std {summary['noise_std']:.4g}"
         )
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: `None` stands for it."""
-    return value if math.isfinite(value) else None
 
 
 @contextmanager
