@@ -140,9 +140,9 @@ def half(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def quantise(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Features in 8 bits, value = `lo + scale * q` by column; for public data only.
 
-    >>> coded = quantise({"train_x": np.array([[0.0], [1.0], [2.0]], np.float32)})
+    >>> coded = quantise({"train_x": np.array([[0.0], [2.0], [51.0]], np.float32)})
     >>> coded["train_x"].ravel().tolist(), float(coded["lo"][0] + coded["scale"][0] * 255)
-    ([0, 128, 255], 2.0)
+    ([0, 10, 255], 51.0)
     """
     tables = [v for k, v in arrays.items() if k.endswith("_x")]
     lo = np.min([t.min(axis=0) for t in tables], axis=0).astype(np.float32)
