@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     NOISE = 2
     SETUP_NOISE = 3
     HOLDOUT = 4
+    PROBE = 5
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

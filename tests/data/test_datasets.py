@@ -186,5 +186,5 @@ def test_a_missing_file_or_name_is_told(tmp_path):
         read(tmp_path)
     with pytest.raises(ConfigError, match=r"path: name a \.npz file"):
         DatasetConfig(name="npz")
-    with pytest.raises(ConfigError, match="choose one of cifar10, pathmnist, npz"):
+    with pytest.raises(ConfigError, match="choose one of cifar10, cifar100, bloodmnist"):
         DatasetConfig(name="mnist")
