@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.datasets import read_npz, split_of
+from data import npz
+from data.datasets import split_of
 from fedsofim import head
 from fedsofim.config import require
 from fedsofim.linalg import Array
@@ -79,4 +80,5 @@ def _make(file: Path, cache: Path, place: Path) -> None:
 
 
 def _read(file: Path) -> tuple[Array, Array]:
-    return read_npz(file, lambda arrays: split_of(arrays, "train", plain=True))
+    with npz.naming(file):
+        return split_of(npz.read(file), "train", plain=True)

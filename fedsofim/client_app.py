@@ -138,8 +138,9 @@ def _simulated(values: Values) -> SimulatedClients:
 def _simulation(job: str) -> tuple[Config, list[Client]]:
     """The clients of a simulation, made once in each process."""
     config = parse(json.loads(job))
-    data = load(config.dataset)
-    return config, divide(data, config.partition.split(data.train_y, data.classes, config.seed))
+    data = load(config.dataset, config.extraction.file())
+    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+    return config, divide(data, parts)
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:

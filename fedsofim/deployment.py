@@ -1,8 +1,8 @@
 """A run whose records are with their owners: what the server makes ready."""
 
-import hashlib
 from typing import Any
 
+from data import npz
 from data.datasets import load_test
 from fedsofim import head
 from fedsofim.config import require
@@ -13,8 +13,10 @@ from strategies.roster import Roster
 
 def test_set(config: Config) -> head.Examples | None:
     """The server's own test set, if it has one."""
-    test = load_test(config.dataset)
-    return None if test is None else head.examples(test.x, test.y, test.classes)
+    if config.dataset.name == "owners":
+        return None
+    test = load_test(config.dataset, config.extraction.file())
+    return head.examples(test.x, test.y, test.classes)
 
 
 def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Experiment:
@@ -37,12 +39,6 @@ def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Exper
         "clients": config.partition.clients,
         "sizes": list(sizes.values()),
         "run": roster.run,
-        "data_sha256": _digest(config),
+        "data_sha256": None if test is None else npz.digest(test._asdict()),
     }
     return Experiment(config, config.plan(), [], test, theta, record, deployed=True)
-
-
-def _digest(config: Config) -> str | None:
-    if config.dataset.name == "owners":
-        return None
-    return hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.datasets import editable_root, load
+from data.datasets import load
+from data.place import editable_root
 from fedsofim import deploy
 from fedsofim.config import ConfigError, require
 from fedsofim.experiment import parse
@@ -56,9 +57,10 @@ def project_root() -> Path:
 def deal_out(folder: Path, overrides: Sequence[str]) -> list[Path]:
     """Divide a data set as a simulation would, and write each client's records to its own file."""
     config = parse(compose_told(list(overrides)))
-    data = load(config.dataset)
+    data = load(config.dataset, config.extraction.file())
+    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
     files = []
-    for i, part in enumerate(config.partition.split(data.train_y, data.classes, config.seed)):
+    for i, part in enumerate(parts):
         files.append(folder / f"client{i}" / "records.npz")
         files[-1].parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         np.savez(files[-1], x=data.train_x[part], y=data.train_y[part])

@@ -18,7 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from data.datasets import editable_root
+from data.place import editable_root
 from fedsofim import deployment, session
 from fedsofim.config import ConfigError, require
 from fedsofim.engines.flower import over

@@ -17,12 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from data.partition import table
 from fedsofim import head, report
 from fedsofim.config import require
 from fedsofim.engines import ENGINES, Run
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
+from fedsofim.features_command import watching
 from fedsofim.linalg import Array
-from fedsofim.rundir import Row, RunDir
+from fedsofim.rundir import Row, RunDir, finite
 
 console = Console(highlight=False)
 
@@ -42,7 +44,7 @@ def run(
         experiment: the run made ready, when it is not to be prepared from the config's data.
         engine: what moves the arrays; by default the one that the config names.
     """
-    experiment = experiment or prepare(parse(values))
+    experiment = experiment or _prepare(parse(values))
     config, state = experiment.config, begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
@@ -55,15 +57,22 @@ def resume(
 ) -> RunDir:
     """Continue an interrupted run to the same result that it would have had."""
     place = RunDir.open(path)
-    experiment = experiment or prepare(parse(place.config()))
+    experiment = experiment or _prepare(parse(place.config()))
     config = experiment.config
     require(
         place.read_json("partition.json") == experiment.partition,
-        f"{config.dataset.file}: the data, or its division, has changed since {path} was started",
+        f"dataset={config.dataset.name}: the data, or their division, have changed since {path} "
+        "was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
     return _train(experiment, state, place, engine)
+
+
+def _prepare(config: Config) -> Experiment:
+    with watching(console) as watch:
+        config.extraction.file(watch)
+    return prepare(config)
 
 
 def _unused(root: Path, name: str) -> Path:
@@ -81,6 +90,7 @@ def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run |
     _announce(config, experiment)
     if "counts" in experiment.partition:
         place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
+        place.write("partition.csv", table(experiment.partition).encode())
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
@@ -126,10 +136,10 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     return {
         "round": t,
         "accuracy": accuracy,
-        "loss": _finite(loss),
-        "epsilon": _finite(experiment.plan.epsilon(config.client.cost(t))),
-        "gradient_norm": None if G is None else _finite(float(np.linalg.norm(G))),
-        "theta_norm": _finite(float(np.linalg.norm(theta))),
+        "loss": finite(loss),
+        "epsilon": finite(experiment.plan.epsilon(config.client.cost(t))),
+        "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
+        "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
 
@@ -147,7 +157,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "noise_multiplier": plan.noise_multiplier,
         "noise_std": plan.noise_std,
         "releases": plan.releases,
-        "clip": _finite(plan.clip),
+        "clip": finite(plan.clip),
         "adjacency": config.privacy.adjacency,
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
@@ -208,11 +218,6 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
 def _percent(row: Row) -> str:
     """The accuracy of a round, or a dash where the server has no test set."""
     return "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: `None` stands for it."""
-    return value if math.isfinite(value) else None
 
 
 @contextmanager
