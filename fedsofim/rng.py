@@ -17,6 +17,8 @@ class Purpose(IntEnum):
     PARTITION = 1
     NOISE = 2
     SETUP_NOISE = 3
+    SAMPLING = 4
+    PERSONAL_TEST = 5
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
