@@ -82,3 +82,36 @@ class PersonalSteps(LocalSteps):
             ]
             y = y - self.lr * gradients(y, group, k)
         return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedSteps(PersonalSteps):
+    """A client that tunes its model further before it uses it.
+
+    These steps start from its model, or the common one, and nothing that is ever sent depends on
+    them. So they are plain SGD even with a budget, and cost nothing. The promise covers what the
+    server and everyone behind it sees: the tuned model must stay where it is.
+
+    Attributes:
+        tune_lr: the learning rate of the tuning.
+        tune_steps: how many steps; 0 is none.
+        tune_batch_size: how many records a step uses; all by default.
+    """
+
+    tune_lr: float
+    tune_steps: int
+    tune_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.tune_lr > 0, f"tune_lr={self.tune_lr}: must be > 0")
+        require(self.tune_steps >= 0, f"tune_steps={self.tune_steps}: must be >= 0")
+        size = self.tune_batch_size
+        require(size is None or size >= 1, f"tune_batch_size={size}: must be at least 1")
+
+    def tune(self, models: Array, clients: Sequence[Client]) -> Array:
+        """Each client's model `(n, K, F+1)` after the tuning."""
+        if self.tune_steps == 0:
+            return models
+        sgd = PersonalSteps(lr=self.tune_lr, steps=self.tune_steps, batch_size=self.tune_batch_size)
+        return sgd.descend(models, np.zeros(len(clients), np.int64), clients, plain_gradients)

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from clients.personal import PersonalSteps, released_gradients
+from clients.personal import TunedSteps, released_gradients
 from clients.program import Client, Noise
 from fedsofim.linalg import Array
 from fedsofim.privacy.plan import Plan
@@ -85,7 +85,7 @@ def personal_step(drift: Array, shared: Array, sharpness: float, rho: float) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedSOP(PersonalSteps):
+class PFedSOP(TunedSteps):
     r"""The client of pFedSOP.
 
     In a round it takes the personal step on its last drift $\Delta_i$ and the broadcast mean
@@ -99,6 +99,8 @@ class PFedSOP(PersonalSteps):
 
     With a budget the K steps use clipped, noisy gradients and each is charged. $\Delta_i$ is their
     sum, and everything else is a function of these and of what the server sent: it costs nothing.
+    The tuning, which the paper does not have, takes the noise of these steps out of the model that
+    the client uses.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta", "drift", "lr", "rho", "sharpness"})
@@ -108,7 +110,7 @@ class PFedSOP(PersonalSteps):
         return PFedSOPState(own, np.zeros_like(own), np.zeros(clients, np.int64))
 
     def personal(self, theta: Array, clients: Sequence[Client], state: PFedSOPState) -> Array:
-        return state.theta
+        return self.tune(state.theta, clients)
 
     def release(
         self,
