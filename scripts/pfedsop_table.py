@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
 import pfedsop_page
+
 from clients.personal import TunedSteps
 from data.datasets import DatasetConfig, load
 from fedsofim import personal
