@@ -9,7 +9,7 @@ import numpy as np
 from clients.personal import PersonalSteps, plain_gradients
 from clients.program import Client, Noise
 from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 class AloneState(NamedTuple):
@@ -45,8 +45,8 @@ class Alone(PersonalSteps):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: AloneState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, AloneState]:
         y = self.descend(state.theta, state.steps, clients, plain_gradients)
-        return np.empty((len(clients), 0), y.dtype), AloneState(y, state.steps + self.steps)
+        return np.empty((*y.shape[:-2], 0), y.dtype), AloneState(y, state.steps + self.steps)

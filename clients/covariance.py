@@ -12,7 +12,7 @@ from clients.program import Client, Noise
 from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Covariance(Gradient):
         share = self.setup_share
         require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
 
-    def setup(self, clients: Sequence[Client], plan: Plan, noise: Noise) -> Array:
+    def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array:
         unit = math.sqrt(2) if plan.adjacency == "replace-one" else 1.0
         z = plan.client_setup_multiplier(unit)
         covariances = []
@@ -45,6 +45,6 @@ class Covariance(Gradient):
             x = D.x * np.minimum(1, self.bound / D.norm)
             S = BoundedSum(x @ x.T, self.bound**2)
             upper = np.triu(gaussian(S, z, noise(i, 0)))
-            E = upper + np.triu(upper, 1).T
+            E = upper + np.triu(upper, 1).swapaxes(-1, -2)
             covariances.append((S.value + E) / D.size)
         return np.stack(covariances)

@@ -9,7 +9,7 @@ import numpy as np
 from clients.personal import TunedSteps, released_gradients
 from clients.program import Client, Noise
 from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 class FineTuneState(NamedTuple):
@@ -42,7 +42,7 @@ class FineTune(TunedSteps):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: FineTuneState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, FineTuneState]:
         x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))

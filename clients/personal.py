@@ -12,7 +12,7 @@ from clients.program import Client, Noise, noisy_gradients
 from fedsofim.config import require
 from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 # The gradients of some clients, each at its own parameters, in local step k.
 Gradients = Callable[[Array, Sequence[Client], int], Array]
@@ -24,7 +24,7 @@ def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     return np.stack([clipped_gradient_sum(y, D, math.inf) / D.size for y, (_, D) in pairs])
 
 
-def released_gradients(plan: Plan, noise: Noise) -> Gradients:
+def released_gradients(plan: Protection, noise: Noise) -> Gradients:
     """Clipped, noisy mean gradients, for steps whose result is sent: every one is charged."""
     return lambda theta, clients, k: noisy_gradients(theta, clients, plan, noise, draw=k)
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from clients.personal import TunedSteps, released_gradients
 from clients.program import Client, Noise
-from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.linalg import Array, Scale
+from fedsofim.privacy.plan import Protection
 
 
 class PFedSOPState(NamedTuple):
@@ -27,24 +27,24 @@ class PFedSOPState(NamedTuple):
 
 
 def angle(a: Array, b: Array) -> Array:
-    r"""The angle between `a` and `b`, in $[0, \pi]$; not a number where one of them is zero.
+    r"""The angle between matrices read as vectors, in $[0, \pi]$; NaN where one of them is zero.
 
     Args:
-        a: vectors, `(n, d)`.
-        b: vectors, `(n, d)`, or one for all, `(d,)`.
+        a: `(..., K, F+1)`.
+        b: the same, or what broadcasts with it.
 
     Returns:
-        The angles, `(n,)`, float64.
+        The angles, `(..., 1, 1)`, float64.
     """
     a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         # Unit vectors first: the product of two large or two small norms may leave the range.
-        a, b = (v / np.linalg.norm(v, axis=-1, keepdims=True) for v in (a, b))
-        cosine = (a * b).sum(axis=-1)
+        a, b = (v / np.linalg.norm(v, axis=(-2, -1), keepdims=True) for v in (a, b))
+        cosine = (a * b).sum(axis=(-2, -1), keepdims=True)
     return np.asarray(np.arccos(np.clip(cosine, -1, 1)))  # rounding may lead outside [-1, 1]
 
 
-def gompertz(phi: Array, sharpness: float) -> Array:
+def gompertz(phi: Array, sharpness: Scale) -> Array:
     r"""How much of the global drift to take: $\beta = 1 - e^{-e^{-\lambda(\varphi - 1)}}$.
 
     It falls with the angle: a client that agrees with the others follows them, one that does not
@@ -57,7 +57,7 @@ def gompertz(phi: Array, sharpness: float) -> Array:
     return np.asarray(-np.expm1(-np.exp(exponent)))
 
 
-def personal_step(drift: Array, shared: Array, sharpness: float, rho: float) -> Array:
+def personal_step(drift: Array, shared: Array, sharpness: Scale, rho: Scale) -> Array:
     r"""The rank-one Newton step on the blend of a client's own drift with that of all.
 
     $$\Delta^p_i = (1-\beta)\,\Delta_i + \beta\,\Delta \qquad
@@ -68,20 +68,18 @@ def personal_step(drift: Array, shared: Array, sharpness: float, rho: float) -> 
     large. Where one of the drifts is zero they have no angle, and the step is zero.
 
     Args:
-        drift: each client's own, $\Delta_i$, `(n, K, F+1)`.
-        shared: the mean of all, $\Delta$, `(K, F+1)`.
-        sharpness: of the weight, $\lambda$.
-        rho: the regulariser, > 0.
+        drift: each client's own, $\Delta_i$, `(n, K, F+1)`, or `(n, S, K, F+1)` for a stack.
+        shared: the mean of all, $\Delta$, `(K, F+1)` or `(S, K, F+1)`.
+        sharpness: of the weight, $\lambda$; or one a head, `(S, 1, 1)`.
+        rho: the regulariser, > 0; or one a head, `(S, 1, 1)`.
 
     Returns:
         One step a client, of the shape and dtype of `drift`.
     """
-    phi = angle(drift.reshape(len(drift), -1), shared.reshape(-1))
-    beta = gompertz(phi, sharpness)[:, None, None]
+    beta = gompertz(angle(drift, shared), sharpness)
     blend = (1 - beta) * drift + beta * shared
     squares = (blend**2).sum(axis=(-2, -1), keepdims=True)
-    step = np.where(np.isnan(beta), 0.0, blend / (rho + squares))
-    return step.astype(drift.dtype)
+    return np.where(np.isnan(beta), 0.0, blend / (rho + squares)).astype(drift.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +115,10 @@ class PFedSOP(TunedSteps):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: PFedSOPState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, PFedSOPState]:
-        eta_1, rho, sharpness = (float(received[name]) for name in ("lr", "rho", "sharpness"))
+        eta_1, rho, sharpness = (received[name] for name in ("lr", "rho", "sharpness"))
         x = state.theta - eta_1 * personal_step(state.drift, received["drift"], sharpness, rho)
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
         drift = (x - y) / self.lr  # from after the personal step: what SGD alone did

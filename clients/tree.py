@@ -12,7 +12,7 @@ from fedsofim.config import require
 from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 class TreeState(NamedTuple):
@@ -63,6 +63,10 @@ class Tree(Program):
         return (leaves - 1).bit_length() if self.tree == "binary" else 0
 
     def cost(self, rounds: int) -> float:
+        require(
+            rounds <= self.rounds,
+            f"client.rounds={self.rounds}: the tree is too small for {rounds}",
+        )
         if self.batches > 1:
             return math.ceil(rounds / self.batches) * (self.height + 1)
         return float(sum((rounds >> level) * 4**level for level in range(self.height + 1)))
@@ -76,7 +80,7 @@ class Tree(Program):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: TreeState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, TreeState]:
         theta = received["theta"]

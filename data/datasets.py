@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
 
@@ -40,18 +41,26 @@ class DatasetConfig:
         name: an embedded set, or `npz` for a file of the user's.
         path: the file, when `name` is `npz`.
         classes: how many classes; by default one more than the largest label.
+        holdout: the part of the training records that takes the test set's place, for choosing
+            settings without looking at it.
     """
 
     name: str
     path: str | None = None
     classes: int | None = None
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         names = [*sorted(file.stem.split("-")[0] for file in EMBEDDED.glob("*.npz")), "npz"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
+        )
+        require(
+            self.classes is None or self.classes >= 2,
+            f"classes={self.classes}: at least two classes are needed",
         )
 
     @property
@@ -65,12 +74,30 @@ def load(config: DatasetConfig) -> Dataset:
     file = config.file
     require(file.is_file(), f"dataset.path={file}: there is no such file")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return _dataset(dict(arrays), config.classes)
+        arrays = _read(file)
+    except Exception as error:  # a damaged archive can fail in any of its parts
+        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+    try:
+        data = _dataset(arrays, config.classes)
+        return _hold_out(data, config.holdout) if config.holdout else data
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+
+
+def _hold_out(data: Dataset, share: float) -> Dataset:
+    """The training records alone: a fixed random part of them takes the test set's place."""
+    order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
+    size = round(share * len(order))
+    require(0 < size < len(order), f"dataset.holdout={share}: leaves a split without records")
+    held, kept = np.sort(order[:size]), np.sort(order[size:])
+    x, y = data.train_x, data.train_y
+    return Dataset(x[kept], y[kept], x[held], y[held], data.classes)
+
+
+def _read(file: Path) -> dict[str, Array]:
+    zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
@@ -81,7 +108,11 @@ def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
     )
     largest = int(max(train_y.max(), test_y.max()))
-    classes = classes or largest + 1
+    if classes is None:
+        require(
+            largest < len(train_y), f"a label is {largest}, and there are {len(train_y)} records"
+        )
+        classes = largest + 1
     require(classes >= 2, "all labels are 0; at least two classes are needed")
     require(largest < classes, f"a label is {largest}, but there are {classes} classes")
     return Dataset(train_x, train_y, test_x, test_y, classes)
@@ -97,11 +128,19 @@ def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:
     )
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     require(y.shape == x.shape[:1], f"{split}_y has shape {y.shape} for {len(x)} records")
-    require(np.issubdtype(x.dtype, np.number), f"{split}_x holds {x.dtype}, not numbers")
+    real = np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)
+    require(real, f"{split}_x holds {x.dtype}, not real numbers")
     require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
     require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
-    features = x.astype(np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused below
+        features = x.astype(np.float32)
     if "scale" in arrays:  # quantised: value = lo + scale * q, by column
+        for name in ("scale", "lo"):
+            column = _named(arrays, name)
+            require(
+                column.shape == x.shape[1:] and np.issubdtype(column.dtype, np.floating),
+                f"{name} is {column.dtype} {column.shape}; it must hold a float for each feature",
+            )
         features *= arrays["scale"].astype(np.float32)
         features += arrays["lo"].astype(np.float32)
     bad = int((~np.isfinite(features)).any(axis=1).sum())

@@ -1,9 +1,11 @@
 """The command line."""
 
+import difflib
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ Private federated learning that second-order methods make fast.
 
   run [key=value ...]        train; 'fedsofim run --help' lists all keys
   resume DIR                 continue an interrupted run
+  sweep [key=v1,v2 ...]      many configurations in one pass over the data
+  tune strategy=S dataset=D  choose a strategy's settings on held-out records
+  reproduce WHAT             the paper's tables and figures beside ours
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
 
   --version, --help"""
@@ -27,6 +32,30 @@ The noise that keeps a budget, with the keys of 'fedsofim run':
 The budget that a noise spends:
   fedsofim calibrate privacy.noise_multiplier=8.4 rounds=70"""
 
+SWEEP = """usage: fedsofim sweep [key=v1,v2 ...] [--jobs N]
+
+All combinations of the values, with the keys of 'fedsofim run'. Configurations that share their
+data are trained together, so that a grid costs little more than its matrix products:
+  fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
+Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
+the same output.dir, continues an interrupted sweep."""
+
+TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...]
+
+The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a tenth of the
+training records that is held out, 50 rounds. The chosen settings are written to conf/chosen/tuned,
+where 'settings=tuned' finds them:
+  fedsofim tune strategy=fedgd dataset=pathmnist
+  fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
+With privacy.epsilon=E, that budget alone is searched and nothing is written."""
+
+REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--seeds 0,1,2]
+                          [--out DIR]
+
+WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
+mcnemar, partition, figures, or all. Each is printed beside the paper's figures and written as CSV,
+LaTeX and Markdown, figures as PNG and SVG, to DIR (outputs/reproduce)."""
+
 RESUME = """usage: fedsofim resume DIR
 
 Continue an interrupted run to the result that it would have had without the interruption."""
@@ -34,12 +63,7 @@ Continue an interrupted run to the result that it would have had without the int
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
-    try:
-        _main(sys.argv[1:])
-    except ConfigError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    _reporting(lambda: _main(sys.argv[1:]))
 
 
 def _main(arguments: Sequence[str]) -> None:
@@ -61,22 +85,76 @@ def _run(arguments: list[str]) -> None:
 
     from fedsofim.compose import CONF, plain
 
-    def job(config: DictConfig) -> None:
+    def train(config: DictConfig) -> None:
         from fedsofim.session import run
 
-        values = plain(config)
-        if values["dataset"]["path"]:
-            values["dataset"]["path"] = str(Path(values["dataset"]["path"]).resolve())
-        directory = values["output"]["dir"]
-        many = HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN
-        run(
-            values, Path(directory) / str(HydraConfig.get().job.num) if directory and many else None
-        )
+        values = _telling_config_errors(lambda: plain(config), arguments)
+        dataset, output = values.get("dataset"), values.get("output")
+        if dataset and dataset.get("path"):
+            dataset["path"] = str(Path(str(dataset["path"])).resolve())
+        directory = output.get("dir") if output else None
+        if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
+            run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
+        else:
+            run(values)
+
+    def job(config: DictConfig) -> None:
+        _reporting(lambda: train(config))  # here, or Hydra would add a line of its own
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come through to be told in one line
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
-    _telling_config_errors(with_config(job))
+    _telling_config_errors(with_config(job), arguments)
+
+
+def _sweep(arguments: list[str]) -> None:
+    if "--help" in arguments or "-h" in arguments:
+        return print(SWEEP)
+    jobs = _option(arguments, "--jobs")
+    require(jobs is None or (jobs.isdigit() and int(jobs) > 0), f"--jobs {jobs}: a number >= 1")
+    directory = [a.partition("=")[2] for a in arguments if a.startswith("output.dir=")]
+    overrides = [a for a in arguments if not a.startswith("output.dir=")]
+    from fedsofim.sweep_command import sweep
+
+    _telling_config_errors(
+        lambda: sweep(overrides, directory[-1] if directory else None, int(jobs) if jobs else None),
+        overrides,
+    )
+
+
+def _tune(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(TUNE)
+    from fedsofim.tune_command import tune_all
+
+    _telling_config_errors(lambda: tune_all(arguments), arguments)
+
+
+def _reproduce(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(REPRODUCE)
+    settings = _option(arguments, "--settings") or "published"
+    directory = _option(arguments, "--out") or "outputs/reproduce"
+    seeds = (_option(arguments, "--seeds") or "0,1,2").split(",")
+    require(all(s.isdigit() for s in seeds), f"--seeds {','.join(seeds)}: give numbers, as 0,1,2")
+    require(len(arguments) == 1, f"reproduce: name one thing, not {' '.join(arguments)}")
+    from fedsofim.reproduce_command import reproduce
+
+    _telling_config_errors(
+        lambda: reproduce(arguments[0], Path(directory), settings, [int(s) for s in seeds]),
+        [f"settings={settings}"],
+    )
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    """Take an option and its value out of the arguments."""
+    if name not in arguments:
+        return None
+    place = arguments.index(name)
+    require(place + 1 < len(arguments), f"{name}: a value is missing")
+    value = arguments[place + 1]
+    del arguments[place : place + 2]
+    return value
 
 
 def _resume(arguments: list[str]) -> None:
@@ -95,7 +173,7 @@ def _calibrate(arguments: list[str]) -> None:
     from fedsofim.experiment import parse
 
     overrides = [argument for argument in arguments if argument != "--json"]
-    config = parse(_telling_config_errors(lambda: compose(overrides)))
+    config = parse(_telling_config_errors(lambda: compose(overrides), overrides))
     plan = config.plan()
     require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
     row = {
@@ -114,7 +192,7 @@ def _calibrate(arguments: list[str]) -> None:
         print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
 
 
-def _telling_config_errors(call: Callable[[], Any]) -> Any:
+def _telling_config_errors(call: Callable[[], Any], overrides: Sequence[str]) -> Any:
     """Call, and tell what Hydra finds wrong with an override in one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -122,22 +200,60 @@ def _telling_config_errors(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (HydraException, OmegaConfBaseException) as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
-        head, *options = told if len(told) > 1 and told[1].endswith(":") else [" ".join(told)]
-        raise ConfigError(
-            " ".join([head, options[0], ", ".join(options[1:])]) if options else head
-        ) from None
+        told = str(error)
+    if match := re.search(r"Could not find '(.+)/(.+)'\s+Available options in .*:", told):
+        options = told[match.end() :].partition("Config search path")[0].split()
+        raise ConfigError(f"{match[1]}={match[2]}: unknown; choose one of {', '.join(options)}")
+    if match := re.match(r"Could not override '(.+)'\.", told):
+        raise ConfigError(_no_such_key(match[1], overrides))
+    lines = told.partition("Config search path")[0].splitlines()
+    raise ConfigError(
+        " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
+    )
 
 
-def _fail(message: str) -> None:
+def _no_such_key(key: str, overrides: Sequence[str]) -> str:
+    from fedsofim.compose import compose
+
+    def names(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        for name, value in values.items():
+            yield prefix + name
+            if isinstance(value, dict):
+                yield from names(value, f"{prefix}{name}.")
+
+    groups = [o for o in overrides if re.match(r"\w+=\w+$", o) and not o.startswith(f"{key}=")]
+    try:
+        close = difflib.get_close_matches(key, names(compose(groups)), n=1, cutoff=0.75)
+    except Exception:  # something else is wrong as well
+        close = []
+    return f"{key}: no such key; " + (
+        f"did you mean {close[0]}?" if close else "'fedsofim run --help' lists them"
+    )
+
+
+def _reporting(call: Callable[[], None]) -> None:
+    """Call, and end the program with one line, and no traceback, where the world is to blame."""
+    try:
+        call()
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except OSError as error:  # a full disk, a lost connection
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str, code: int) -> None:
     print(f"fedsofim: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "run": _run,
     "resume": _resume,
+    "sweep": _sweep,
+    "tune": _tune,
+    "reproduce": _reproduce,
     "calibrate": _calibrate,
 }
 

@@ -119,9 +119,10 @@ class Config:
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
+        releases = self.cost(self.rounds)
         try:
             return self.privacy.plan(
-                releases=self.cost(self.rounds),
+                releases=releases,
                 clients=self.schedule.size,
                 aggregation=self.aggregation,
                 setup_share=self.client.setup_share,
@@ -147,6 +148,8 @@ def parse(values: Mapping[str, Any]) -> Config:
         "engine": Engine,
         "output": Output,
     }
+    for key in (*kinds, "client", "strategy"):
+        require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     typed = dict(values)
     for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
         typed[key] = dict(values[key])

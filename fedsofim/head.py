@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.linalg import Array
+from fedsofim.linalg import Array, Scale
 
 # Columns worked on at a time, for one head: logits and features then stay in the L2 cache.
 CHUNK = 1024
@@ -68,7 +68,7 @@ def residual(theta: Array, batch: Examples) -> Array:
     return p
 
 
-def clipped_gradient_sum(theta: Array, data: Examples, clip: float) -> Array:
+def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """The sum over all examples of the gradient, each clipped to Euclidean norm `clip`.
 
     Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
@@ -77,22 +77,30 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: float) -> Array:
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
         data: the examples.
-        clip: the largest norm of one example's gradient; `inf` for no clipping.
+        clip: the largest norm of one example's gradient, `inf` for no clipping; or one a head,
+            `(S, 1, 1)`.
 
     Returns:
         The sum, of the shape of `theta`.
     """
     total = np.zeros_like(theta)
-    chunk = max(64, CHUNK * theta.shape[-2] // (theta.size // theta.shape[-1]))
-    for batch in data.chunks(chunk):
+    C = clip[..., 0] if isinstance(clip, np.ndarray) else clip
+    for batch in data.chunks(CHUNK if theta.ndim == 2 else CHUNK // 2):
         r = residual(theta, batch)
         norm = np.sqrt(np.einsum("...kn,...kn->...n", r, r)) * batch.norm
-        if np.isfinite(clip):
-            r *= (clip / np.maximum(norm, clip))[..., None, :]  # min(1, C / ||g||)
+        x = batch.x
+        if np.all(np.isfinite(C)):
+            r *= (C / np.maximum(norm, C))[..., None, :]  # min(1, C / ||g||)
             if not np.isfinite(norm).all():
                 np.copyto(r, 0, where=~np.isfinite(norm)[..., None, :])
-        total += (r.reshape(-1, batch.size) @ batch.x.T).reshape(theta.shape)
+                x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
+        total += (r.reshape(-1, batch.size) @ x.T).reshape(theta.shape)
     return total
+
+
+def predict(theta: Array, data: Examples) -> Array:
+    """The most likely class of each example, `(..., N)` for `theta` `(..., K, F+1)`."""
+    return np.concatenate([(theta @ b.x).argmax(axis=-2) for b in data.chunks(CHUNK)], axis=-1)
 
 
 def evaluate(theta: Array, data: Examples) -> tuple[float, float]:

@@ -17,8 +17,9 @@ class Purpose(IntEnum):
     PARTITION = 1
     NOISE = 2
     SETUP_NOISE = 3
-    SAMPLING = 4
-    PERSONAL_TEST = 5
+    HOLDOUT = 4
+    SAMPLING = 5
+    PERSONAL_TEST = 6
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

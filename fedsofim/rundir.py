@@ -5,6 +5,7 @@ only when it holds enough to be resumed.
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,6 +20,18 @@ from fedsofim.config import ConfigError, require
 from fedsofim.experiment import RunState
 
 Row = dict[str, Any]
+
+
+def finite(value: Any) -> Any:
+    """The value, or `None` for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: it is never seen half-written."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(content)
+    os.replace(draft, path)
 
 
 class RunDir:
@@ -47,6 +60,8 @@ class RunDir:
                 f"'fedsofim resume {path}', or name another",
             )
             draft.path.rename(path)
+        except OSError as error:
+            raise ConfigError(f"output.dir={path}: cannot be written ({error.strerror})") from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
         return cls(path)
@@ -60,9 +75,7 @@ class RunDir:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file as a whole."""
-        draft = self.path / f".{name}.tmp"
-        draft.write_bytes(content)
-        os.replace(draft, self.path / name)
+        write_whole(self.path / name, content)
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file as a whole."""
@@ -103,7 +116,7 @@ class RunDir:
                 rows.append(json.loads(line))
             except ValueError:
                 break  # a line cut short by a crash; the checkpoint is older
-        return [row for row in rows if rounds is None or row["round"] <= rounds]
+        return rows[:rounds]
 
     def checkpoint(self, state: RunState) -> None:
         """Save all that the run knows."""
@@ -115,13 +128,17 @@ class RunDir:
         try:
             with np.load(file, allow_pickle=False) as saved:
                 state: RunState = _unflatten(blank, dict(saved))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except Exception as error:  # a damaged archive can fail in any of its parts
             raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
         return state
 
     def rewind(self, rounds: int) -> None:
         """Drop metrics rows beyond the first `rounds` rounds."""
         rows = self.metrics(rounds)
+        require(
+            [row.get("round") for row in rows] == list(range(1, rounds + 1)),
+            f"{self.path / 'metrics.jsonl'}: damaged (it should begin with rounds 1 to {rounds})",
+        )
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.write("metrics.jsonl", lines.encode())
 

@@ -21,7 +21,7 @@ from fedsofim.config import require
 from fedsofim.engines import ENGINES
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
 from fedsofim.linalg import Array
-from fedsofim.rundir import Row, RunDir
+from fedsofim.rundir import Row, RunDir, finite
 
 console = Console(highlight=False)
 
@@ -34,7 +34,6 @@ def run(values: Mapping[str, Any], directory: Path | None = None) -> RunDir:
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
-    place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
     return _train(experiment, state, place)
 
 
@@ -44,8 +43,8 @@ def resume(path: Path) -> RunDir:
     config = parse(place.config())
     experiment = prepare(config)
     require(
-        place.read_json("partition.json")["data_sha256"] == experiment.partition["data_sha256"],
-        f"{config.dataset.file}: has changed since {path} was started",
+        place.read_json("partition.json") == experiment.partition,
+        f"{config.dataset.file}: the data, or its division, has changed since {path} was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
@@ -64,10 +63,13 @@ def _unused(root: Path, name: str) -> Path:
 def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
     config = experiment.config
     _announce(config, experiment)
+    place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
-    with _stop_requests() as stop, _progress(config.rounds) as show:
+    # Parameters that diverge become infinite: the metrics and the closing lines tell.
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with quiet, _stop_requests() as stop, _progress(config.rounds) as show:
 
         def on_round(now: RunState, G: Array) -> bool:
             seconds = before + time.perf_counter() - began
@@ -83,7 +85,9 @@ def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
     if state.server.t < config.rounds:
         console.print(
             f"Stopped after round {state.server.t} of {config.rounds}. "
-            f"Continue with: fedsofim resume {place.path}"
+            f"Continue with: fedsofim resume {place.path}",
+            soft_wrap=True,
+            markup=False,
         )
         sys.exit(130)
     _finish(experiment, state, place, rows)
@@ -104,10 +108,10 @@ def measure(experiment: Experiment, state: RunState, G: Array, seconds: float) -
     return {
         "round": t,
         **scores,
-        "loss": _finite(scores["loss"]),
-        "epsilon": _finite(experiment.plan.epsilon(config.cost(t))),
-        "gradient_norm": _finite(float(np.linalg.norm(G))),
-        "theta_norm": _finite(float(np.linalg.norm(theta))),
+        "loss": finite(scores["loss"]),
+        "epsilon": finite(experiment.plan.epsilon(config.cost(t))),
+        "gradient_norm": finite(float(np.linalg.norm(G))),
+        "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
 
@@ -135,7 +139,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "noise_multiplier": plan.noise_multiplier,
         "noise_std": plan.noise_std,
         "releases": plan.releases,
-        "clip": _finite(plan.clip),
+        "clip": finite(plan.clip),
         "adjacency": config.privacy.adjacency,
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
@@ -157,7 +161,11 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     place.write("report.html", report.render(text, summary, rows, picture, own).encode())
     place.write_json("summary.json", summary)
     _show_result(summary, rows)
-    console.print(f"Written to {place.path}", soft_wrap=True)
+    if last["loss"] is None:
+        console.print(
+            "[bold white on red] DIVERGED [/] lower strategy.lr, or ask for less privacy."
+        )
+    console.print(f"Written to {place.path}", soft_wrap=True, markup=False)
 
 
 def _announce(config: Config, experiment: Experiment) -> None:
@@ -207,11 +215,6 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
             f"spent: epsilon {summary['epsilon']:.6g} at delta {summary['delta']:g}; "
             f"noise multiplier {summary['noise_multiplier']:.4g}, std {summary['noise_std']:.4g}"
         )
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: `None` stands for it."""
-    return value if math.isfinite(value) else None
 
 
 @contextmanager

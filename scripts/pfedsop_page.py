@@ -119,7 +119,9 @@ class Page:
 
     def worth(self) -> str:
         """Whether a budget buys anything."""
-        counts = dict.fromkeys((("pfedsop", False), ("pfedsop", True), ("fedavg_finetune", True)), 0)
+        counts = dict.fromkeys(
+            (("pfedsop", False), ("pfedsop", True), ("fedavg_finetune", True)), 0
+        )
         margin = {kind: -100.0 for kind in counts}
         for case in self.cases:
             alone = self.final(case, "local", 0, False)

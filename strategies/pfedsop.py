@@ -56,7 +56,8 @@ class PFedSOP(Rule):
         return PFedSOPBuffers(np.zeros_like(theta))
 
     def broadcast(self, state: ServerState) -> dict[str, Array]:
-        settings = {name: np.asarray(getattr(self, name)) for name in ("lr", "rho", "sharpness")}
+        dtype, names = state.theta.dtype, ("lr", "rho", "sharpness")
+        settings = {name: np.asarray(getattr(self, name), dtype) for name in names}
         return {"theta": state.theta, "drift": state.buffers.drift, **settings}
 
     def update(self, buffers: PFedSOPBuffers, G: Array, t: int) -> tuple[PFedSOPBuffers, Array]:

@@ -1,0 +1,113 @@
+"""The stacked engine: many configurations in one pass over the data.
+
+Configurations that differ only in what the server does, in the budget or in the clip work on the
+same records, so their heads are stacked `(S, K, F+1)` and every matrix product serves all of them.
+They share the noise draws of their seed, each at its own scale, so each result is that of a run of
+its own (to float32 rounding: the products are blocked differently).
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedsofim.experiment import Config, Experiment
+from fedsofim.linalg import Array
+from fedsofim.participation import put, take
+from fedsofim.privacy.mechanism import Adjacency
+from fedsofim.privacy.plan import Plan
+from fedsofim.rng import Purpose, stream
+from strategies.rule import ServerState, aggregate, start, step
+
+
+def stack_key(config: Config) -> Hashable:
+    """Configurations with equal keys can be stacked."""
+    sent = config.strategy.broadcast(start(config.strategy, np.zeros((2, 2), np.float32)))
+    return (
+        config.dataset,
+        config.partition,
+        config.client,
+        config.aggregation,
+        config.participation,
+        config.rounds,
+        config.seed,
+        config.private,
+        config.privacy.adjacency,
+        tuple(sorted(sent)),
+    )
+
+
+@dataclass(frozen=True)
+class StackedPlan:
+    """The plans of a stack, as the clients see them."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def clip(self) -> Array:
+        """The clip of each head, `(S, 1, 1)`."""
+        return _column([plan.clip for plan in self.plans])
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The same for all."""
+        return self.plans[0].adjacency
+
+    @property
+    def client_noise_multiplier(self) -> Array:
+        """The noise of each head, `(S, 1, 1)`."""
+        return _column([plan.client_noise_multiplier for plan in self.plans])
+
+    def client_setup_multiplier(self, unit_sensitivity: float) -> Array:
+        """The noise on what is released before the first round, `(S, 1, 1)`."""
+        return _column([plan.client_setup_multiplier(unit_sensitivity) for plan in self.plans])
+
+
+def run(
+    experiments: Sequence[Experiment], on_round: Callable[[list[ServerState], Any], None]
+) -> list[ServerState]:
+    """Train a stack, from the first round to the last.
+
+    Args:
+        experiments: with the same clients and equal stack keys.
+        on_round: called after every round with the new states, and what clients remember: arrays
+            `(n, S, ...)`.
+
+    Returns:
+        The last state of each.
+    """
+    clients, config = experiments[0].clients, experiments[0].config
+    rules = [e.config.strategy for e in experiments]
+    servers = [start(e.config.strategy, e.theta) for e in experiments]
+    plan = StackedPlan(tuple(e.plan for e in experiments))
+    sizes = np.array([client.data.size for client in clients])
+    program, seed = config.client, config.seed
+    memory = program.init(np.stack([e.theta for e in experiments]), len(clients))
+
+    released = program.setup(clients, plan, partial(stream, seed, Purpose.SETUP_NOISE, 0))
+    if released is not None:
+        setup = aggregate(released, sizes, config.aggregation)
+        servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
+    for t in range(config.rounds):
+        received = _stack([r.broadcast(s) for r, s in zip(rules, servers, strict=True)])
+        noise = partial(stream, seed, Purpose.NOISE, t)
+        present = config.schedule.present(t)
+        group, remembered = [clients[i] for i in present], take(memory, present)
+        releases, new = program.release(received, group, remembered, plan, noise)
+        memory = put(memory, present, new)
+        Gs = aggregate(releases, sizes[present], config.aggregation)
+        servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
+        on_round(servers, memory)
+    return servers
+
+
+def _column(values: Sequence[float]) -> Array:
+    return np.array(values, np.float32)[:, None, None]
+
+
+def _stack(broadcasts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Arrays by name, stacked; single numbers become `(S, 1, 1)`."""
+    stacked = {name: np.stack([b[name] for b in broadcasts]) for name in broadcasts[0]}
+    return {k: v[:, None, None] if v.ndim == 1 else v for k, v in stacked.items()}
