@@ -21,6 +21,7 @@ Private federated learning that second-order methods make fast.
   sweep [key=v1,v2 ...]      many configurations in one pass over the data
   tune strategy=S dataset=D  choose a strategy's settings on held-out records
   reproduce WHAT             the paper's tables and figures beside ours
+  report DIR ...             compare runs, or a sweep, on one page; [--out FILE]
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
 
   --version, --help"""
@@ -55,6 +56,12 @@ REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--se
 WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
 mcnemar, partition, figures, or all. Each is printed beside the paper's figures and written as CSV,
 LaTeX and Markdown, figures as PNG and SVG, to DIR (outputs/reproduce)."""
+
+REPORT = """usage: fedsofim report DIR ... [--out FILE]
+
+Compare runs, or whole sweeps, on one self-contained HTML page (report.html by default): accuracy by
+round with bands over seeds, accuracy by epsilon, rounds to a target, what was released and what it
+cost."""
 
 RESUME = """usage: fedsofim resume DIR
 
@@ -144,6 +151,16 @@ def _reproduce(arguments: list[str]) -> None:
         lambda: reproduce(arguments[0], Path(directory), settings, [int(s) for s in seeds]),
         [f"settings={settings}"],
     )
+
+
+def _report(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(REPORT)
+    out = Path(_option(arguments, "--out") or "report.html")
+    from fedsofim.compare import write
+
+    write([Path(argument) for argument in arguments], out)
+    print(f"Written to {out}")
 
 
 def _option(arguments: list[str], name: str) -> str | None:
@@ -254,6 +271,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "sweep": _sweep,
     "tune": _tune,
     "reproduce": _reproduce,
+    "report": _report,
     "calibrate": _calibrate,
 }
 

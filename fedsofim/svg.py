@@ -56,8 +56,8 @@ def line_chart(
         xs = sorted({p.x for p in points})
         low, high = across(xs[0]), across(xs[-1])
     else:
-        xs = _ticks([p.x for p in points])
-        low, high = xs[0], xs[-1]
+        low, high = min(p.x for p in points), max(p.x for p in points)
+        xs = [tick for tick in _ticks([low, high]) if low <= tick <= high]
     ys = _ticks([p.y + s * p.band for p in points for s in (-1, 1)])
 
     def px(value: float) -> float:
@@ -177,9 +177,9 @@ def _open(width: float, height: float, title: str) -> str:
 def _text(
     x: float, y: float, text: str, anchor: str = "start", fill: str = "", weight: int = 400
 ) -> str:
-    ink = f' style="fill:{fill}"' if fill else ""
-    bold = f' font-weight="{weight}"' if weight != 400 else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{bold}{ink}>{escape(text)}</text>'
+    css = f"fill:{fill};" * bool(fill) + f"font-weight:{weight}" * (weight != 400)
+    style = f' style="{css}"' if css else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(text)}</text>'
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
