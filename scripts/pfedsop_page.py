@@ -122,7 +122,7 @@ class Page:
         counts = dict.fromkeys(
             (("pfedsop", False), ("pfedsop", True), ("fedavg_finetune", True)), 0
         )
-        margin = {kind: -100.0 for kind in counts}
+        margin = dict.fromkeys(counts, -100.0)
         for case in self.cases:
             alone = self.final(case, "local", 0, False)
             for epsilon in self.epsilons:

@@ -9,9 +9,9 @@ is used once, with the settings chosen.
 
 import argparse
 import json
-import tempfile
+import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pfedsop_page
 
+from clients import Program
 from clients.personal import TunedSteps
-from data.datasets import DatasetConfig, load
 from fedsofim import personal
-from fedsofim.compose import compose
-from fedsofim.engines.local import run
-from fedsofim.experiment import RunState, begin, parse, prepare
+from fedsofim.compose import compose_many
+from fedsofim.engines import stacked
+from fedsofim.experiment import Config, parse, prepare
+from strategies.rule import ServerState
 
 ROUNDS, SEEDS, TUNING_SEED = 70, (0, 1), 100
 SHOWN = (1, 2, 5, 10, 20, 40, 70)
@@ -53,11 +54,10 @@ class Cell(NamedTuple):
         """The cell in one word."""
         return "/".join(map(str, self))
 
-    def overrides(self, seed: int, file: str | None = None) -> list[str]:
-        """The cell as a config; `file` replaces the data set's own."""
-        named = ["dataset=npz", f"dataset.path={file}"] if file else [f"dataset={self.dataset}"]
+    def overrides(self) -> list[str]:
+        """The cell as a config, without its settings."""
         who = [f"partition.alpha={self.alpha}", f"partition.clients={self.clients}"]
-        return [*named, *who, f"strategy={self.method}", f"seed={seed}", f"rounds={ROUNDS}"]
+        return [f"dataset={self.dataset}", *who, f"strategy={self.method}", f"rounds={ROUNDS}"]
 
     @property
     def twin(self) -> "Cell":
@@ -93,91 +93,115 @@ def grid(method: str, epsilon: float) -> list[list[str]]:
             [*private, f"privacy.clip={clip}", f"client.lr={lr}", f"strategy.lr={eta_1}"]
             for clip, lr, eta_1 in ((1, 0.3, 1), (3, 0.1, 1), (3, 0.3, 1), (3, 0.3, 3))
         ]
-    return [[*private, "privacy.clip=3", f"client.lr={lr}"] for lr in (0.3, 1)]
+    return [[*private, "privacy.clip=3", "client.lr=1", f"strategy.lr={lr}"] for lr in (0.3, 1)]
 
 
 class Job(NamedTuple):
     """A run: its config, the rounds to score, and the tunings to score its end with."""
 
-    overrides: list[str]
+    config: Config
     scored: tuple[int, ...] = ()
     tunings: tuple[tuple[float, int], ...] = ()
 
-
-def measure(job: Job) -> dict[str, Any]:
-    """Train; the mean personal accuracy by round, and every client's at the end, by tuning."""
-    experiment = prepare(parse(compose(job.overrides)))
-    program = experiment.config.client
-
-    def accuracies(state: RunState, tuning: tuple[float, int] | None) -> Any:
-        own = program
-        if tuning and isinstance(own, TunedSteps):
-            own = replace(own, tune_lr=tuning[0], tune_steps=tuning[1])
-        models = own.personal(state.server.theta, experiment.clients, state.clients)
-        return personal.score(models, experiment.own_tests).accuracy
-
-    curve = {}
-
-    def on_round(state: RunState, G: Any) -> bool:
-        if state.server.t in job.scored:
-            curve[state.server.t] = float(accuracies(state, None).mean())
-        return False
-
-    state = run(experiment, begin(experiment), on_round)
-    ends = [accuracies(state, tuning).tolist() for tuning in (None, *job.tunings)]
-    return {"curve": curve, "ends": ends}
+    @property
+    def key(self) -> Hashable:
+        """Jobs with equal keys can be run in one stack."""
+        return stacked.stack_key(self.config), self.scored, self.tunings
 
 
-def held_out(dataset: str, directory: Path) -> str:
-    """A data set whose test set is a tenth of the training records, as a file."""
-    data = load(DatasetConfig(name=dataset))
-    order = np.random.default_rng(TUNING_SEED).permutation(len(data.train_y))
-    test, train = np.split(order, [len(order) // 10])
-    file, x, y = directory / f"{dataset}.npz", data.train_x, data.train_y
-    np.savez(file, train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test])
-    return str(file)
+def measure(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Train a stack: mean personal accuracy by round, every client's at the end by tuning."""
+    base, program = prepare(jobs[0].config), jobs[0].config.client
+    experiments = [base._replace(config=job.config, plan=job.config.plan()) for job in jobs]
+    curves: list[dict[int, float]] = [{} for _ in jobs]
+    ends: list[list[list[float]]] = [[] for _ in jobs]
+
+    def accuracies(own: Program, servers: list[ServerState], memory: Any) -> Iterator[Any]:
+        models = own.personal(np.stack([s.theta for s in servers]), base.clients, memory)
+        for s in range(len(jobs)):
+            yield personal.score(models[:, s], base.own_tests).accuracy
+
+    def on_round(servers: list[ServerState], memory: Any) -> None:
+        t = servers[0].t
+        if t in jobs[0].scored:
+            for curve, accuracy in zip(curves, accuracies(program, servers, memory), strict=True):
+                curve[t] = float(accuracy.mean())
+        if t == ROUNDS:
+            tuned = [
+                replace(program, tune_lr=lr, tune_steps=steps)
+                for lr, steps in jobs[0].tunings
+                if isinstance(program, TunedSteps)
+            ]
+            for own in (program, *tuned):
+                for end, accuracy in zip(ends, accuracies(own, servers, memory), strict=True):
+                    end.append(accuracy.tolist())
+
+    stacked.run(experiments, on_round)
+    return [{"curve": c, "ends": e} for c, e in zip(curves, ends, strict=True)]
 
 
-def choose(pool: ProcessPoolExecutor, directory: Path) -> dict[str, Any]:
+def measure_all(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Every job's result, in their order."""
+    stacks: dict[Hashable, list[int]] = defaultdict(list)
+    for i, job in enumerate(jobs):
+        stacks[job.key].append(i)
+    groups = list(stacks.values())
+    out: list[dict[str, Any]] = [{} for _ in jobs]
+    results = pool.map(measure, [[jobs[i] for i in group] for group in groups])
+    for done, (group, found) in enumerate(zip(groups, results, strict=True), 1):
+        for i, result in zip(group, found, strict=True):
+            out[i] = result
+        print(f"{done} of {len(groups)} stacks", end="\r", file=sys.stderr, flush=True)
+    return out
+
+
+def configs(overrides: Iterable[list[str]]) -> list[Config]:
+    """Checked configs."""
+    return [parse(values) for values in compose_many(list(overrides))]
+
+
+def choose(pool: ProcessPoolExecutor) -> dict[str, Any]:
     """For each cell, the settings that do best at the last round on the records held out."""
-    files = {name: held_out(name, directory) for name in ("cifar10", "pathmnist")}
-    tried: dict[Cell, list[tuple[Job, list[str]]]] = defaultdict(list)
-    for cell in dict.fromkeys(cell.twin._replace(tuned=False) for cell in cells()):
-        tunings = TUNINGS if cell.epsilon or cell.method == "fedavg_finetune" else ()
-        start = cell.overrides(TUNING_SEED, files[cell.dataset])
-        for settings in grid(cell.method, cell.epsilon):
-            tried[cell].append((Job([*start, *settings], (), tunings), settings))
-    results = pool.map(measure, [job for group in tried.values() for job, _ in group])
+    tried = [
+        (cell, settings)
+        for cell in dict.fromkeys(cell.twin._replace(tuned=False) for cell in cells())
+        for settings in grid(cell.method, cell.epsilon)
+    ]
+    held_out = [f"seed={TUNING_SEED}", "dataset.holdout=0.1"]
+    runs = configs([*cell.overrides(), *held_out, *settings] for cell, settings in tried)
+    jobs = [
+        Job(config, (), TUNINGS if cell.epsilon or cell.method == "fedavg_finetune" else ())
+        for config, (cell, _) in zip(runs, tried, strict=True)
+    ]
     scores: dict[Cell, list[tuple[float, list[str]]]] = defaultdict(list)
-    for cell, group in tried.items():
-        for job, settings in group:
-            plain, *tuned = (float(np.mean(end)) for end in next(results)["ends"])
-            scores[cell].append((plain, settings))
-            for (lr, steps), accuracy in zip(job.tunings, tuned, strict=True):
-                tuning = [f"client.tune_lr={lr}", f"client.tune_steps={steps}"]
-                scores[cell._replace(tuned=True)].append((accuracy, [*settings, *tuning]))
-        print(cell.name, max(scores[cell]), flush=True)
-    best = {}
-    for cell in cells():
-        accuracy, settings = max(scores[cell.twin])
-        best[cell.name] = {"held_out": accuracy, "settings": settings}
-    return best
+    for (cell, settings), job, result in zip(tried, jobs, measure_all(pool, jobs), strict=True):
+        plain, *tuned = (float(np.mean(end)) for end in result["ends"])
+        scores[cell].append((plain, settings))
+        for (lr, steps), accuracy in zip(job.tunings, tuned, strict=True):
+            tuning = [f"client.tune_lr={lr}", f"client.tune_steps={steps}"]
+            scores[cell._replace(tuned=True)].append((accuracy, [*settings, *tuning]))
+    best = {cell: max(scores[cell.twin]) for cell in cells()}
+    return {cell.name: {"held_out": a, "settings": s} for cell, (a, s) in best.items()}
 
 
 def evaluate(pool: ProcessPoolExecutor, best: dict[str, Any]) -> dict[str, Any]:
     """Each cell on the test set: curves and clients' accuracies, over seeds."""
-    jobs = []
-    for cell, seed in product(cells(), SEEDS):
-        scored = SHOWN if cell.tuned else tuple(range(1, ROUNDS + 1))
-        jobs.append(Job([*cell.overrides(seed), *best[cell.name]["settings"]], scored))
-    results = pool.map(measure, jobs)
+    tried = list(product(cells(), SEEDS))
+    runs = configs(
+        [*cell.overrides(), f"seed={seed}", *best[cell.name]["settings"]] for cell, seed in tried
+    )
+    every = tuple(range(1, ROUNDS + 1))
+    jobs = [
+        Job(config, SHOWN if cell.tuned else every)
+        for config, (cell, _) in zip(runs, tried, strict=True)
+    ]
+    results = iter(measure_all(pool, jobs))
     table = {}
     for cell in cells():
-        runs = [next(results) for _ in SEEDS]
-        curve = {t: float(np.mean([r["curve"][t] for r in runs])) for t in runs[0]["curve"]}
-        clients = [accuracy for r in runs for accuracy in r["ends"][0]]
+        found = [next(results) for _ in SEEDS]
+        curve = {t: float(np.mean([r["curve"][t] for r in found])) for t in found[0]["curve"]}
+        clients = [round(accuracy, 4) for r in found for accuracy in r["ends"][0]]
         table[cell.name] = {**cell._asdict(), **best[cell.name], "curve": curve, "clients": clients}
-        print(cell.name, {t: round(100 * curve[t], 2) for t in SHOWN}, flush=True)
     return table
 
 
@@ -189,8 +213,8 @@ def main() -> None:
     arguments = parser.parse_args()
     numbers = DOCS / "pfedsop.json"
     if not arguments.render:
-        with ProcessPoolExecutor(arguments.jobs) as pool, tempfile.TemporaryDirectory() as place:
-            table = evaluate(pool, choose(pool, Path(place)))
+        with ProcessPoolExecutor(arguments.jobs) as pool:
+            table = evaluate(pool, choose(pool))
         DOCS.mkdir(exist_ok=True)
         numbers.write_text(json.dumps(table, separators=(",", ":")) + "\n")
     pfedsop_page.write(DOCS, json.loads(numbers.read_text()), SHOWN, EPSILONS)
