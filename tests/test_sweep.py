@@ -57,7 +57,7 @@ def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
     for group in groups.values():
         base = prepare(group[0])
         experiments = [base._replace(config=c, plan=c.plan()) for c in group]
-        together = stacked.run(experiments, lambda servers: None)
+        together = stacked.run(experiments, lambda *_: None)
         for experiment, state in zip(experiments, together, strict=True):
             alone = run(experiment, begin(experiment), lambda *_: False).server
             np.testing.assert_allclose(state.theta, alone.theta, rtol=2e-4, atol=2e-5)
