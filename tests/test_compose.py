@@ -28,8 +28,12 @@ RULE_OF = rule_of()
 
 def overrides(group, option):
     rule = [f"strategy={RULE_OF[option]}"] if group == "client" else []
-    path = ["dataset.path=some.npz"] if option == "npz" else []
-    return [*rule, f"{group}={option}", *path]
+    needs = {
+        "npz": ["dataset.path=some.npz"],
+        "folder": ["dataset.root=some"],
+        "natural": ["partition.clients=3"],  # else they are counted in the file
+    }
+    return [*rule, f"{group}={option}", *needs.get(option, [])]
 
 
 @pytest.mark.parametrize(
