@@ -14,7 +14,7 @@ from clients.alone import Alone
 from clients.finetune import FineTune
 from clients.local import LocalSteps
 from clients.pfedsop import PFedSOP, PFedSOPState, angle, gompertz, personal_step
-from fedsofim import head
+from fedsofim import compare, head
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
 from fedsofim.engines.local import run
@@ -105,10 +105,10 @@ def test_the_weight_is_a_weight_and_falls_with_the_angle(phi, lam):
     dtype=st.sampled_from([np.float32, np.float64]),
 )
 def test_parallel_drifts_have_an_angle_whatever_rounding_does(seed, scale, factor, dtype):
-    a = (np.random.default_rng(seed).standard_normal((1, 50)) * scale).astype(dtype)
-    phi = angle(a, (factor * a[0]).astype(dtype))
-    assert 0 <= phi[0] <= math.pi  # and not a number it would be, if the cosine left [-1, 1]
-    assert phi[0] == pytest.approx(0 if factor > 0 else math.pi, abs=1e-6)
+    a = (np.random.default_rng(seed).standard_normal((5, 10)) * scale).astype(dtype)
+    phi = angle(a, (factor * a).astype(dtype)).item()
+    assert 0 <= phi <= math.pi  # and not a number it would be, if the cosine left [-1, 1]
+    assert phi == pytest.approx(0 if factor > 0 else math.pi, abs=1e-6)
 
 
 def test_parallel_drifts_blend_to_a_weighted_mean():
@@ -382,8 +382,11 @@ def test_a_run_leaves_a_score_for_every_client(small, strategy, tmp_path):
     assert summary["epsilon"] <= 10
     assert (summary["epsilon"] == 0) == (strategy == "local")
     page = (place.path / "report.html").read_text()
-    assert "Accuracy by client" in page
-    assert page.count("<circle") == 6
+    strips = page.split("Personal models")[1].split("</svg>")[0]
+    assert strips.count("<circle") == 6
+    together = tmp_path / "together.html"
+    compare.write([place.path, place.path], together)
+    assert together.read_text().split("Personal models")[1].count(place.path.name) >= 1
     with np.load(place.path / "personal.npz") as arrays:
         assert arrays["theta"].shape == (6, 3, 9)
     json.dumps(summary, allow_nan=False)
