@@ -106,9 +106,8 @@ def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
         return {}, {"owner": False}
     records = node.records()
     config = _agreed(values["job"])
-    check_ahead(
-        node.ledger(), config.client, config.plan(), run=values["run"], rounds=config.rounds
-    )
+    rounds = config.schedule.busiest(config.rounds)
+    check_ahead(node.ledger(), config.client, config.plan(), run=values["run"], rounds=rounds)
     size, features = len(records.y), records.features
     return {}, {"owner": True, "client": node.partition_id, "size": size, "features": features}
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from data import npz
 from data.datasets import load_test
 from fedsofim import head
@@ -31,14 +33,17 @@ def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Exper
     )
     owners = {member.client: member for member in roster.members.values()}
     features = next(iter(owners.values())).features
-    classes = config.dataset.classes if test is None else len(test.target)
-    assert classes is not None
+    if test is None:
+        assert config.dataset.classes is not None
+        none = np.zeros((0, features), np.float32)
+        test = head.examples(none, np.zeros(0, np.intp), config.dataset.classes)
+    classes = len(test.target)
     theta = head.init(stream(config.seed, Purpose.INIT), classes, features)
     sizes = {i: owner.size for i, owner in sorted(owners.items())}
     record: dict[str, Any] = {
         "clients": config.partition.clients,
         "sizes": list(sizes.values()),
         "run": roster.run,
-        "data_sha256": None if test is None else npz.digest(test._asdict()),
+        "data_sha256": npz.digest(test._asdict()),
     }
     return Experiment(config, config.plan(), [], test, theta, record, deployed=True)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,9 +14,10 @@ from data.datasets import Dataset, DatasetConfig, load
 from data.features import Extraction
 from data.partition import Partition, statistics
 from data.recipe import BackboneConfig, FeaturesConfig
-from fedsofim import head
+from fedsofim import head, personal
 from fedsofim.config import ConfigError, build, choose, require
 from fedsofim.linalg import Array
+from fedsofim.participation import Schedule
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
 from fedsofim.rng import Purpose, stream
 from strategies import STRATEGIES, Rule
@@ -102,20 +104,26 @@ class Config:
     rounds: int
     seed: int
     aggregation: Aggregation
+    participation: float = 1.0
     text: str = ""
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
-        n, least = self.partition.clients, self.engine.min_clients
+        n, least = self.schedule.size, self.engine.min_clients
         require(
             least is None or least <= n,
-            f"engine.min_clients={least}: there are only {n} clients",
+            f"engine.min_clients={least}: a round has only {n} clients",
         )
         require(
             self.privacy.trust == "server" or least in (None, n),
             f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
             "carries too little noise",
+        )
+        require(
+            self.schedule.size == self.partition.clients or not self.client.every_round,
+            f"participation={self.participation}: the clients of strategy={self.strategy_name} "
+            "must take part in every round",
         )
         sent = self.strategy.broadcast(start(self.strategy, np.zeros((2, 2), np.float32)))
         require(
@@ -127,6 +135,21 @@ class Config:
             "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
             "which the shared noise does not hide; use trust=server",
         )
+        require(
+            not (self.client.uses_part and self.private),
+            "client.batch_size: a step is charged to all records of a client, so with a budget it "
+            "uses them all; give client.batch_size=null, or privacy=none",
+        )
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Who takes part in which round."""
+        return Schedule(
+            clients=self.partition.clients,
+            fraction=self.participation,
+            seed=self.seed,
+            rounds=self.rounds,
+        )
 
     @property
     def private(self) -> bool:
@@ -137,7 +160,9 @@ class Config:
     def name(self) -> str:
         """A short name that tells runs apart."""
         budget = "not-private"
-        if self.private:
+        if self.cost(self.rounds) == 0:
+            budget = "nothing-sent"
+        elif self.private:
             z = self.privacy.noise_multiplier
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
         return f"{self.strategy_name}-{self.dataset.name}-{budget}-seed{self.seed}"
@@ -149,20 +174,24 @@ class Config:
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
-        releases = self.client.cost(self.rounds)
+        releases = self.cost(self.rounds)
         try:
             return self.privacy.plan(
                 releases=releases,
-                clients=self.partition.clients,
+                clients=self.schedule.size,
                 aggregation=self.aggregation,
                 setup_share=self.client.setup_share,
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None
 
+    def cost(self, rounds: int) -> float:
+        """How many releases the first `rounds` rounds are worth to a record of any client."""
+        return self.client.cost(self.schedule.busiest(rounds))
+
     def epsilon(self, rounds: int | None = None) -> float:
         """The epsilon spent after `rounds` rounds, after all by default."""
-        return self.plan().epsilon(self.client.cost(self.rounds if rounds is None else rounds))
+        return self.plan().epsilon(self.cost(self.rounds if rounds is None else rounds))
 
 
 def parse(values: Mapping[str, Any]) -> Config:
@@ -206,18 +235,20 @@ class Experiment(NamedTuple):
         config: what was asked for.
         plan: the noise that keeps the budget.
         clients: the clients with their records.
-        test: the server's own test set, if it has one.
+        test: the server's own test set; without records if it has none.
         theta: initial parameters, `(K, F+1)`.
         partition: statistics of who holds what; the simulator's knowledge, never a release.
+        own_tests: a test set for each client, where clients have models of their own.
         deployed: whether the records are with their owners, on other machines.
     """
 
     config: Config
     plan: Plan
     clients: list[Client]
-    test: head.Examples | None
+    test: head.Examples
     theta: Array
     partition: dict[str, Any]
+    own_tests: Sequence[head.Examples] = ()
     deployed: bool = False
 
     @property
@@ -239,7 +270,12 @@ def prepare(config: Config) -> Experiment:
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
     test = head.examples(data.test_x, data.test_y, data.classes)
-    return Experiment(config, config.plan(), clients, test, theta, record)
+    own_tests = (
+        personal.own_test_sets(test, [client.data for client in clients], config.seed)
+        if config.client.keeps_models
+        else ()
+    )
+    return Experiment(config, config.plan(), clients, test, theta, record, own_tests)
 
 
 def divide(data: Dataset, parts: Sequence[Array]) -> list[Client]:

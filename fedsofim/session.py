@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from data.partition import table
-from fedsofim import head, report
+from fedsofim import head, personal, report
 from fedsofim.config import require
 from fedsofim.engines import ENGINES, Run
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
@@ -61,7 +61,7 @@ def resume(
     config = experiment.config
     require(
         place.read_json("partition.json") == experiment.partition,
-        f"dataset={config.dataset.name}: the data, or their division, have changed since {path} "
+        f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
     state = place.restore(begin(experiment))
@@ -130,18 +130,35 @@ def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run |
 
 
 def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
-    """One row of the metrics; all from released values and the server's own test set."""
+    """One row of the metrics; all from released values and the server's own test set.
+
+    Where clients have models of their own, the scores are those of the mean client on its own test
+    set, which only a simulation knows.
+    """
     config, (theta, _, t) = experiment.config, state.server
-    accuracy, loss = head.evaluate(theta, experiment.test) if experiment.test else (None, math.nan)
+    scores: Row = {"accuracy": None, "loss": math.nan}
+    if experiment.own_tests:
+        scores = personal.summarise(_personal_scores(experiment, state))
+    elif experiment.test.size:
+        scores = dict(zip(("accuracy", "loss"), head.evaluate(theta, experiment.test), strict=True))
     return {
         "round": t,
-        "accuracy": accuracy,
-        "loss": finite(loss),
-        "epsilon": finite(experiment.plan.epsilon(config.client.cost(t))),
+        **scores,
+        "loss": finite(scores["loss"]),
+        "epsilon": finite(experiment.plan.epsilon(config.cost(t))),
         "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
         "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
+
+
+def _personal_models(experiment: Experiment, state: RunState) -> Array:
+    program, theta = experiment.config.client, state.server.theta
+    return program.personal(theta, experiment.clients, state.clients)
+
+
+def _personal_scores(experiment: Experiment, state: RunState) -> personal.Scores:
+    return personal.score(_personal_models(experiment, state), experiment.own_tests)
 
 
 def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[Row]) -> None:
@@ -152,6 +169,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "dataset": config.dataset.name,
         "accuracy": last["accuracy"],
         "loss": last["loss"],
+        **{key: value for key, value in last.items() if key.startswith("accuracy_")},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
         "noise_multiplier": plan.noise_multiplier,
@@ -162,15 +180,22 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
         "clients": config.partition.clients,
+        "participation": config.participation,
         "rounds": state.server.t,
         "seed": config.seed,
         "seconds": last["seconds"],
     }
     place.write_arrays("model.npz", theta=state.server.theta)
+    own: list[Row] = []
+    if experiment.own_tests:
+        scores = _personal_scores(experiment, state)
+        own = personal.table(scores, experiment.partition, experiment.own_tests)
+        place.write_json("personal.json", own)
+        place.write_arrays("personal.npz", theta=_personal_models(experiment, state))
     known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
     picture = report.heat_map_of(experiment.partition) if known else ""
     text = (place.path / "config.yaml").read_text()
-    place.write("report.html", report.render(text, summary, rows, picture).encode())
+    place.write("report.html", report.render(text, summary, rows, picture, own).encode())
     place.write_json("summary.json", summary)
     _show_result(summary, rows)
     if last["loss"] is None:
@@ -186,9 +211,17 @@ def _announce(config: Config, experiment: Experiment) -> None:
         f"[bold]{config.strategy_name}[/] on {config.dataset.name}: {n} clients "
         f"({config.partition.kind}), {config.rounds} rounds, {experiment.theta.size} parameters"
     )
+    if plan.releases == 0:
+        console.print("nothing is sent: epsilon 0 for every record, without noise")
+        return
     if not config.private:
         console.print("[bold white on red] NOT PRIVATE [/] no noise is added: anything may leak.")
         return
+    if config.schedule.size < n:
+        console.print(
+            f"{config.schedule.size} clients a round; a record is charged for at most "
+            f"{config.schedule.busiest(config.rounds)} of the rounds, its client's"
+        )
     console.print(
         f"epsilon {config.epsilon():.6g} at delta {plan.delta:g} for one record "
         f"({config.privacy.adjacency}); noise multiplier {plan.noise_multiplier:.4g}, "
@@ -208,6 +241,12 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
         cells = (_percent(row), loss, epsilon, f"{row['seconds']:.2f}")
         table.add_row(str(row["round"]), *cells)
     console.print(table)
+    if "accuracy_std" in summary:
+        console.print(
+            f"over {summary['clients']} clients, each with its own model and test set: accuracy "
+            f"{100 * summary['accuracy']:.2f} ± {100 * summary['accuracy_std']:.2f} %, "
+            f"worst decile {100 * summary['accuracy_worst_decile']:.2f} %"
+        )
     if summary["epsilon"] is not None:
         console.print(
             f"spent: epsilon {summary['epsilon']:.6g} at delta {summary['delta']:g}; "

@@ -94,7 +94,8 @@ class RuleStrategy(Strategy):
             assert initial_arrays is not None
             self._state = start(self.rule, initial_arrays["theta"].numpy())
         self.summary()
-        self._wait(grid, terms.clients if self.state.t == 0 else terms.enough)
+        if self.state.t == 0:
+            self._wait(grid, SETUP, terms.clients)  # the whole population, before anything begins
         self._set_up(grid, train_config or ConfigRecord())
         result = Result()
         while self.state.t < terms.rounds:
@@ -136,25 +137,24 @@ class RuleStrategy(Strategy):
         for attempt in range(1 + terms.max_repeats):
             if attempt:
                 log(INFO, "Round %d: asking the missing clients again", t + 1)
-            self._wait(grid, terms.enough)
+            self._wait(grid, t, terms.enough(t))
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
             self.aggregate_train(t + 1, exchange(grid, sent, terms.timeout))
-            if len(self._parts) >= terms.enough:
+            if len(self._parts) >= terms.enough(t):
                 return True
             if terms.on_missing == "skip" and t != SETUP:
                 break
         return False
 
-    def _wait(self, grid: Grid, least: int) -> None:
-        """Wait for clients; without enough of them a round can only be skipped."""
+    def _wait(self, grid: Grid, t: int, least: int) -> None:
+        """Wait for the clients of round `t`; without enough of them it can only be skipped."""
         terms = self.terms
-        possible = terms.clients - len(self.refusals)
-        require(possible >= terms.enough, f"too many clients refuse ({self._reasons()})")
-        least = min(least, possible)
-        came = self.roster.wait(grid, least, terms.wait, without=self.refusals)
+        wanted = [i for i in terms.wanted(t) if i not in self.refusals]
+        require(len(wanted) >= terms.enough(t), f"too many clients refuse ({self._reasons()})")
+        came = self.roster.wait(grid, min(least, len(wanted)), terms.wait, wanted)
         require(
-            came or (terms.on_missing == "skip" and self.state.t > 0),
-            f"waited {terms.wait:g} s in vain for {self.roster.missing(grid)}",
+            came or (terms.on_missing == "skip" and t > 0),
+            f"waited {terms.wait:g} s in vain for {self.roster.missing(grid, wanted)}",
         )
 
     def configure_train(
@@ -165,10 +165,8 @@ class RuleStrategy(Strategy):
         received = {} if self._t == SETUP else self.rule.broadcast(state)
         values = {**config, "job": terms.job, "run": terms.run, "round": self._t}
         self._sent = []
-        for node, clients in self.roster.holders(grid).items():
-            asked = [i for i in clients if i not in self._parts and i not in self.refusals]
-            if not asked:
-                continue
+        missing = [i for i in terms.wanted(self._t) if i not in {*self._parts, *self.refusals}]
+        for node, asked in self.roster.holders(grid, missing).items():
             kept = {} if self._t == SETUP else self.memory
             memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
             content = pack({**received, **memory}, {**values, "clients": asked})
@@ -192,7 +190,7 @@ class RuleStrategy(Strategy):
         for i in silent:
             self._drop(i, BadReplyError(f"no reply within {self.terms.timeout:g} s"))
         counts = MetricRecord({"replies": len(self._parts), "dropped": len(self._dropped)})
-        if len(self._parts) < self.terms.enough or self._t == SETUP:
+        if len(self._parts) < self.terms.enough(self._t) or self._t == SETUP:
             return None, counts
         self._G = self._aggregate()
         self._state = step(self.rule, self.state, self._G, self.terms.rounds)
@@ -242,7 +240,7 @@ class RuleStrategy(Strategy):
             self.refusals[client] = str(why)
 
     def _shortage(self) -> str:
-        replies = f"{len(self._parts)} good replies, {self.terms.enough} are needed"
+        replies = f"{len(self._parts)} good replies, {self.terms.enough(self._t)} are needed"
         return f"{replies} ({self._reasons()})"
 
     def _reasons(self) -> str:

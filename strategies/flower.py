@@ -13,6 +13,8 @@ from strategies.fedavg import FedAvg
 from strategies.fedfc import FedFC
 from strategies.fedgd import FedGD
 from strategies.ftrl import FTRL
+from strategies.local import LocalOnly
+from strategies.pfedsop import PFedSOP
 from strategies.rule import Rule
 from strategies.scaffold import Scaffold
 from strategies.sofim import Sofim
@@ -70,6 +72,18 @@ class DPFedSOFIM(RuleStrategy):
     """DP-FedSOFIM on Flower."""
 
     kind = Sofim
+
+
+class PersonalizedSOP(RuleStrategy):
+    """The method pFedSOP on Flower."""
+
+    kind = PFedSOP
+
+
+class LocalTraining(RuleStrategy):
+    """Local-only training on Flower: clients send nothing."""
+
+    kind = LocalOnly
 
 
 FLOWER: dict[type[Rule], type[RuleStrategy]] = {

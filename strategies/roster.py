@@ -5,7 +5,7 @@ one each or many. In a deployment each node speaks for one client, its owner, an
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
@@ -59,30 +59,34 @@ class Roster:
         """Whether the nodes are owners of data."""
         return any(member.owner for member in self.members.values())
 
-    def holders(self, grid: Grid) -> dict[int, list[int]]:
-        """The clients for whom each node that is there now speaks."""
+    def holders(self, grid: Grid, wanted: Sequence[int] | None = None) -> dict[int, list[int]]:
+        """For whom, of the clients that are wanted, each node that is there now speaks."""
+        wanted = range(self.clients) if wanted is None else wanted
         present = [node for node in sorted(grid.get_node_ids()) if node in self.members]
-        if not self.deployed:
-            dealt = {n: list(range(k, self.clients, len(present))) for k, n in enumerate(present)}
-            return {node: clients for node, clients in dealt.items() if clients}
-        return {node: [self.members[node].client] for node in present}
+        if self.deployed:
+            speaks = {node: [self.members[node].client] for node in present}
+            return {node: [i] for node, (i,) in speaks.items() if i in wanted}
+        dealt = {node: list(wanted[k :: len(present)]) for k, node in enumerate(present)}
+        return {node: clients for node, clients in dealt.items() if clients}
 
-    def wait(self, grid: Grid, least: int, seconds: float, without: Iterable[int] = ()) -> bool:
+    def wait(
+        self, grid: Grid, least: int, seconds: float, wanted: Sequence[int] | None = None
+    ) -> bool:
         """Wait until `least` clients are there; says whom it waits for, and whether they came.
 
         Args:
             grid: where nodes appear.
             least: how many clients are enough.
             seconds: how long to wait.
-            without: clients that don't count, because they refused.
+            wanted: the clients that count; all by default.
         """
         deadline, said = time.monotonic() + seconds, ""
         while True:
             self._greet(grid)
-            if len(self.here(grid) - set(without)) >= least:
+            if len(self.here(grid, wanted)) >= least:
                 return True
             # An owner that refuses will not change its mind by being waited for.
-            told = self.missing(grid)
+            told = self.missing(grid, wanted)
             require(least <= self.clients - len(self.refused), f"can't go on without {told}")
             if told != said:
                 log(INFO, "Waiting for %s", told)
@@ -92,16 +96,16 @@ class Roster:
                 return False
             time.sleep(LOOK)
 
-    def here(self, grid: Grid) -> set[int]:
-        """The clients that some node speaks for now."""
-        return {i for clients in self.holders(grid).values() for i in clients}
+    def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
+        """The clients, of those that are wanted, that some node speaks for now."""
+        return {i for clients in self.holders(grid, wanted).values() for i in clients}
 
-    def missing(self, grid: Grid) -> str:
+    def missing(self, grid: Grid, wanted: Sequence[int] | None = None) -> str:
         """Who is not there, and what the nodes that could not join said."""
-        here = self.here(grid)
+        here = self.here(grid, wanted)
         if not self.members and not self.problems:
             return "the first node to connect"
-        names = ", ".join(str(i) for i in range(self.clients) if i not in here)
+        names = ", ".join(str(i) for i in wanted or range(self.clients) if i not in here)
         reasons = "; ".join(sorted(set(self.problems.values())))
         return f"client {names} of {self.clients}" + (f" ({reasons})" if reasons else "")
 

@@ -1,9 +1,12 @@
 """On what terms clients take part in a run."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fedsofim.config import require
+from fedsofim.linalg import Array
+from fedsofim.protocol import SETUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +16,7 @@ class Terms:
     Attributes:
         job: the run's config as text, which says to a client all that it needs to know.
         clients: how many there are.
+        present: which of them take part in a round (from 0); all by default.
         rounds: how many rounds are planned.
         aggregation: how releases are combined.
         run: the run's own name, by which owners keep their accounts.
@@ -26,6 +30,7 @@ class Terms:
     job: str
     clients: int
     rounds: int
+    present: Callable[[int], Sequence[int] | Array] | None = None
     aggregation: Literal["uniform", "size"] = "uniform"
     run: str = ""
     min_clients: int | None = None
@@ -39,7 +44,12 @@ class Terms:
         least = self.min_clients
         require(least is None or 1 <= least <= self.clients, f"min_clients={least}: out of range")
 
-    @property
-    def enough(self) -> int:
-        """How many good replies make a round."""
-        return self.min_clients or self.clients
+    def wanted(self, t: int) -> list[int]:
+        """The clients of round `t`; everyone takes part in what comes before the first."""
+        if t == SETUP or self.present is None:
+            return list(range(self.clients))
+        return [int(client) for client in self.present(t)]
+
+    def enough(self, t: int) -> int:
+        """How many good replies make round `t`."""
+        return min(self.min_clients or self.clients, len(self.wanted(t)))

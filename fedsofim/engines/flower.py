@@ -22,6 +22,7 @@ def terms_of(experiment: Experiment) -> Terms:
     return Terms(
         job=config.text,
         clients=config.partition.clients,
+        present=config.schedule.present,
         rounds=config.rounds,
         aggregation=config.aggregation,
         run=experiment.partition.get("run", ""),
@@ -48,8 +49,8 @@ def over(grid: Grid, roster: Roster | None = None) -> Run:
             notes: dict[str, Any] = {"dropped": dropped} if dropped else {}
             if G is None:
                 notes["skipped"] = True
-            t, cost = strategy.state.t, config.client.cost
-            if strategy.charged > cost(t):
+            t = strategy.state.t
+            if strategy.charged > config.cost(t):
                 # A client that lost its last release has charged itself twice for a round.
                 spent = experiment.plan.epsilon(strategy.charged)
                 notes["epsilon"] = spent if math.isfinite(spent) else None
@@ -75,6 +76,6 @@ def affordable(experiment: Experiment, charged: float, t: int) -> bool:
 
     It does as long as no client had to charge itself twice for the same round.
     """
-    cost = experiment.config.client.cost
+    cost = experiment.config.cost
     spent = max(charged, cost(t)) + cost(t + 1) - cost(t)
     return spent <= experiment.plan.releases * (1 + 1e-9)

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedsofim.experiment import Experiment, RunState
 from fedsofim.linalg import Array
+from fedsofim.participation import put, take
 from fedsofim.rng import Purpose, stream
 from strategies.rule import aggregate, step
 
@@ -36,9 +37,12 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
             server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
     while server.t < config.rounds:
         noise = partial(stream, config.seed, Purpose.NOISE, server.t)
+        present = config.schedule.present(server.t)
+        group, remembered = [clients[i] for i in present], take(memory, present)
         received = config.strategy.broadcast(server)
-        releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
-        G = aggregate(releases, sizes, config.aggregation)
+        releases, new = config.client.release(received, group, remembered, experiment.plan, noise)
+        memory = put(memory, present, new)
+        G = aggregate(releases, sizes[present], config.aggregation)
         server = step(config.strategy, server, G, config.rounds)
         if on_round(RunState(server, memory), G):
             break

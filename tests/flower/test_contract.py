@@ -44,6 +44,16 @@ def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> No
     assert len(grid.asked) >= nodes * 5  # a greeting and four rounds each
 
 
+@pytest.mark.parametrize("name", ["sofim", "scaffold", "pfedsop"])
+def test_a_part_of_the_clients_in_each_round(name: str, values: Values) -> None:
+    chosen = [f"strategy={name}", "participation=0.5"]
+    grid = InProcessGrid.simulated(2)
+    same(
+        session.run(values(*chosen)),
+        session.run(values(*chosen, "engine=flower"), engine=over(grid)),
+    )
+
+
 @pytest.mark.parametrize("name", ["sofim", "scaffold", "ftrl", "fedfc"])
 def test_an_interrupted_flower_run_continues_to_the_same_result(name: str, values: Values) -> None:
     chosen = [f"strategy={name}", "output.checkpoint_every=1", "engine=flower"]
