@@ -121,6 +121,12 @@ class Config:
             "carries too little noise",
         )
         require(
+            not self.client.every_round
+            or (least in (None, n) and self.engine.on_missing != "skip"),
+            f"engine.min_clients, engine.on_missing=skip: the clients of "
+            f"strategy={self.strategy_name} must take part in every round",
+        )
+        require(
             self.schedule.size == self.partition.clients or not self.client.every_round,
             f"participation={self.participation}: the clients of strategy={self.strategy_name} "
             "must take part in every round",

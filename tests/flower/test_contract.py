@@ -9,7 +9,9 @@ import pytest
 from inprocess import InProcessGrid
 
 from fedsofim import session
+from fedsofim.config import ConfigError
 from fedsofim.engines.flower import over
+from fedsofim.experiment import parse
 from fedsofim.rundir import RunDir
 from strategies import STRATEGIES
 from strategies.flower import FLOWER
@@ -44,7 +46,7 @@ def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> No
     assert len(grid.asked) >= nodes * 5  # a greeting and four rounds each
 
 
-@pytest.mark.parametrize("name", ["sofim", "scaffold", "pfedsop"])
+@pytest.mark.parametrize("name", ["sofim", "fedavg", "pfedsop"])
 def test_a_part_of_the_clients_in_each_round(name: str, values: Values) -> None:
     chosen = [f"strategy={name}", "participation=0.5"]
     grid = InProcessGrid.simulated(2)
@@ -78,6 +80,13 @@ def test_an_interrupted_flower_run_continues_to_the_same_result(name: str, value
     path = Path(half["output"]["dir"])
     assert len(RunDir.open(path).metrics()) == 2
     same(whole, session.resume(path, engine=over(InProcessGrid.simulated(5))))
+
+
+@pytest.mark.parametrize("option", ["engine.min_clients=4", "engine.on_missing=skip"])
+def test_clients_of_every_round_are_not_done_without(option: str, values: Values) -> None:
+    for name in ("scaffold", "ftrl"):
+        with pytest.raises(ConfigError, match="must take part in every round"):
+            parse(values("engine=flower", f"strategy={name}", option))
 
 
 def test_every_method_has_a_flower_strategy_of_its_own() -> None:
