@@ -23,6 +23,7 @@ Private federated learning that second-order methods make fast.
   reproduce WHAT             the paper's tables and figures beside ours
   report DIR ...             compare runs, or a sweep, on one page; [--out FILE]
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
+  features [key=value ...]   images to a file of features
 
   --version, --help"""
 
@@ -93,12 +94,12 @@ def _run(arguments: list[str]) -> None:
     from fedsofim.compose import CONF, plain
 
     def train(config: DictConfig) -> None:
+        from fedsofim.features_command import make_absolute
         from fedsofim.session import run
 
         values = _telling_config_errors(lambda: plain(config), arguments)
-        dataset, output = values.get("dataset"), values.get("output")
-        if dataset and dataset.get("path"):
-            dataset["path"] = str(Path(str(dataset["path"])).resolve())
+        output = values.get("output")
+        make_absolute(values)
         directory = output.get("dir") if output else None
         if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
             run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
@@ -209,6 +210,16 @@ def _calibrate(arguments: list[str]) -> None:
         print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
 
 
+def _features(arguments: list[str]) -> None:
+    from fedsofim import features_command
+    from fedsofim.compose import compose
+
+    if "--help" in arguments or "-h" in arguments:
+        return print(features_command.USAGE)
+    out, overrides = features_command.split_arguments(arguments)
+    features_command.features(_telling_config_errors(lambda: compose(overrides), overrides), out)
+
+
 def _telling_config_errors(call: Callable[[], Any], overrides: Sequence[str]) -> Any:
     """Call, and tell what Hydra finds wrong with an override in one line."""
     from hydra.errors import HydraException
@@ -273,6 +284,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "reproduce": _reproduce,
     "report": _report,
     "calibrate": _calibrate,
+    "features": _features,
 }
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """A run, from its config to the pieces that the engines move."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +10,9 @@ import numpy as np
 
 from clients import CLIENTS, Client, Program
 from data.datasets import DatasetConfig, load
+from data.features import Extraction
 from data.partition import Partition, statistics
+from data.recipe import BackboneConfig, FeaturesConfig
 from fedsofim import head, personal
 from fedsofim.config import ConfigError, build, choose, require
 from fedsofim.linalg import Array
@@ -55,6 +56,8 @@ class Config:
     """Everything that decides a run."""
 
     dataset: DatasetConfig
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
     partition: Partition
     client: Program
     strategy_name: str
@@ -117,6 +120,11 @@ class Config:
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
         return f"{self.strategy_name}-{self.dataset.name}-{budget}-seed{self.seed}"
 
+    @property
+    def extraction(self) -> Extraction:
+        """Where the features come from."""
+        return Extraction(dataset=self.dataset, backbone=self.backbone, features=self.features)
+
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
         releases = self.cost(self.rounds)
@@ -143,6 +151,8 @@ def parse(values: Mapping[str, Any]) -> Config:
     """Check a plain config, as Hydra composes it, and give it types."""
     kinds: dict[str, type[Any]] = {
         "dataset": DatasetConfig,
+        "backbone": BackboneConfig,
+        "features": FeaturesConfig,
         "partition": Partition,
         "privacy": Privacy,
         "engine": Engine,
@@ -154,11 +164,20 @@ def parse(values: Mapping[str, Any]) -> Config:
     for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
         typed[key] = dict(values[key])
         kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
+    typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
+    typed["partition"] = _counted(values["partition"], typed["dataset"])
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
     config = build(Config, {**typed, "strategy_name": values["strategy"]["name"]}, "")
     config.plan()  # refuses what cannot be protected, before any data is read
     return config
+
+
+def _counted(partition: Mapping[str, Any], dataset: DatasetConfig) -> Mapping[str, Any]:
+    """A natural partition's number of clients is in the data."""
+    if partition.get("kind") == "natural" and partition.get("clients") is None:
+        return {**partition, "clients": dataset.client_count()}
+    return partition
 
 
 class Experiment(NamedTuple):
@@ -185,15 +204,15 @@ class Experiment(NamedTuple):
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
-    data = load(config.dataset)
-    parts = config.partition.split(data.train_y, data.classes, config.seed)
+    data = load(config.dataset, config.extraction.file())
+    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
     clients = [
         Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
         for i, part in enumerate(parts)
     ]
     theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
     record = statistics(parts, data.train_y, data.classes)
-    record["data_sha256"] = hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()
+    record["data_sha256"] = data.sha256
     test = head.examples(data.test_x, data.test_y, data.classes)
     own_tests = (
         personal.own_test_sets(test, [client.data for client in clients], config.seed)

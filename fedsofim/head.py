@@ -85,11 +85,13 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """
     total = np.zeros_like(theta)
     C = clip[..., 0] if isinstance(clip, np.ndarray) else clip
+    clipping = np.any(np.isfinite(C))
+    C = np.minimum(C, np.finfo(theta.dtype).max)  # a head without a clip beside one that has it
     for batch in data.chunks(CHUNK if theta.ndim == 2 else CHUNK // 2):
         r = residual(theta, batch)
         norm = np.sqrt(np.einsum("...kn,...kn->...n", r, r)) * batch.norm
         x = batch.x
-        if np.all(np.isfinite(C)):
+        if clipping:
             r *= (C / np.maximum(norm, C))[..., None, :]  # min(1, C / ||g||)
             if not np.isfinite(norm).all():
                 np.copyto(r, 0, where=~np.isfinite(norm)[..., None, :])

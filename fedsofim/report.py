@@ -6,6 +6,8 @@ from typing import Any
 
 from fedsofim.svg import Point, heat_map, line_chart, strip_plot
 
+MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
+
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:74rem;margin:2rem auto;padding:0 1rem}
@@ -22,10 +24,12 @@ pre{overflow:auto;padding:1rem;background:#8881;border-radius:.5rem}.wide{overfl
 
 
 def heat_map_of(partition: Mapping[str, Any]) -> str:
-    """Records of each class at each client, as SVG."""
-    return heat_map(
-        partition["counts"], title="Records by client and class", rows="client", columns="class"
-    )
+    """Records of each class at each client, as SVG; of the first `MOST_ROWS` of many clients."""
+    counts = partition["counts"]
+    title = "Records by client and class"
+    if len(counts) > MOST_ROWS:
+        title += f" (the first {MOST_ROWS} of {len(counts)} clients; partition.csv has all)"
+    return heat_map(counts[:MOST_ROWS], title=title, rows="client", columns="class")
 
 
 def render(

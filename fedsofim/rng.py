@@ -18,8 +18,9 @@ class Purpose(IntEnum):
     NOISE = 2
     SETUP_NOISE = 3
     HOLDOUT = 4
-    SAMPLING = 5
+    PROBE = 5
     PERSONAL_TEST = 6
+    SAMPLING = 7
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

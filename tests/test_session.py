@@ -60,7 +60,16 @@ def test_the_directory_keeps_its_contract(run, privacy):
         assert 0 <= row["accuracy"] <= 1
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
-    keys = "strategy dataset accuracy epsilon delta noise_multiplier rounds seconds".split()
+    keys = [
+        "strategy",
+        "dataset",
+        "accuracy",
+        "epsilon",
+        "delta",
+        "noise_multiplier",
+        "rounds",
+        "seconds",
+    ]
     assert set(keys) <= summary.keys()
     assert summary["strategy"] == "sofim"
     assert summary["dataset"] == "npz"
@@ -148,8 +157,8 @@ def test_a_tiny_budget_still_runs(run):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("stop", [1, 4])
-def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, stop, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch):
+    stop = 4
     whole = run(f"strategy={strategy}", name="whole")
     measure = session.measure
 
@@ -229,22 +238,22 @@ def wait_for_rows(process, path, count):
         time.sleep(0.002)
 
 
-LONG = ["rounds=1500", "output.checkpoint_every=7"]
+LONG = ["rounds=600", "output.checkpoint_every=7"]
 
 
 def test_killed_runs_resume_to_the_same_bits(start, run, tmp_path, small):
     whole = run(*LONG, name="whole")
     cut = tmp_path / "cut"
     process = start("run", *small, *LONG, f"output.dir={cut}")
-    for rows in (1, 150, 500, 900, 1300):
+    for rows in (1, 100, 250, 450):
         wait_for_rows(process, cut, rows)
         process.kill()
         assert process.wait() == -signal.SIGKILL
         process = start("resume", cut)
-    out, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
-    assert [row["round"] for row in rows_of(cut)] == list(range(1, 1501))
+    assert [row["round"] for row in rows_of(cut)] == list(range(1, 601))
     assert {p.name for p in cut.iterdir()} >= FILES
 
 
@@ -262,7 +271,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(start, cli, run, tmp_path, small, nu
     np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("delay", [0.1, 0.5, 0.8])
 def test_ctrl_c_at_the_very_beginning_leaves_nothing_or_a_run(start, cli, tmp_path, small, delay):
     path = tmp_path / "early"
     process = start("run", *small, "rounds=200", f"output.dir={path}")

@@ -34,6 +34,11 @@ def config(request, config_of):
     return config_of(f"strategy={request.param}", f"rounds={ROUNDS}", "partition.clients=4")
 
 
+def gradients(theta, clients, plan, t, draw=0):
+    """The gradients of clients that all have the same parameters."""
+    return noisy_gradients(np.stack([theta] * len(clients)), clients, plan, noise_of(t), draw)
+
+
 def noise_of(t):
     return lambda client, draw: stream(0, Purpose.NOISE, t, client, draw)
 
@@ -106,11 +111,11 @@ def test_more_rounds_never_cost_less(config):
 def test_a_gradient_is_the_clipped_mean_plus_the_noise_it_claims(config_of, theta, clients):
     plan = config_of("partition.clients=4").plan()
     quiet = config_of("privacy.noise_multiplier=0", "partition.clients=4").plan()
-    clean = noisy_gradients(theta, clients, quiet, noise_of(0))
+    clean = gradients(theta, clients, quiet, 0)
     for i, (client, sent) in enumerate(zip(clients, clean, strict=True)):
         total = head.clipped_gradient_sum(theta, client.data, plan.clip)
         np.testing.assert_allclose(sent, total / client.data.size, rtol=1e-6)
-        draws = [noisy_gradients(theta, [client], plan, noise_of(t))[0] for t in range(300)]
+        draws = [gradients(theta, [client], plan, t)[0] for t in range(300)]
         noise = (np.stack(draws) - clean[i]) * client.data.size / plan.noise_std
         assert kstest(noise.ravel(), "norm").pvalue > 0.01
         assert kstest(noise.ravel() * 1.5, "norm").pvalue < 1e-6
@@ -122,16 +127,16 @@ def test_clients_may_have_parameters_of_their_own(config_of, rng, clients):
     own = rng.normal(size=(4, 3, 6)).astype(np.float32)
     together = noisy_gradients(own, clients, plan, noise_of(0))
     for one, client, sent in zip(own, clients, together, strict=True):
-        np.testing.assert_array_equal(noisy_gradients(one, [client], plan, noise_of(0))[0], sent)
+        np.testing.assert_array_equal(gradients(one, [client], plan, 0)[0], sent)
 
 
 def test_draws_within_a_round_differ(config_of, theta, clients):
     plan = config_of("partition.clients=4").plan()
-    first, second = (noisy_gradients(theta, clients, plan, noise_of(0), draw=k) for k in (0, 1))
+    first, second = (gradients(theta, clients, plan, 0, draw=k) for k in (0, 1))
     assert (first != second).all()
 
 
 def test_a_client_without_records_is_refused(config_of, theta):
     empty = Client(3, head.examples(np.zeros((0, 5), np.float32), np.zeros(0, int), 3))
     with pytest.raises(ConfigError, match="client 3 holds no records"):
-        noisy_gradients(theta, [empty], config_of().plan(), noise_of(0))
+        gradients(theta, [empty], config_of().plan(), 0)
