@@ -46,7 +46,7 @@ def resume(path: Path) -> RunDir:
     experiment = _prepare(config)
     require(
         place.read_json("partition.json") == experiment.partition,
-        f"dataset={config.dataset.name}: the data, or their division, have changed since {path} "
+        f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
     state = place.restore(begin(experiment))
