@@ -60,6 +60,13 @@ class Cell(NamedTuple):
         return [f"dataset={self.dataset}", *who, f"strategy={self.method}", f"rounds={ROUNDS}"]
 
     @property
+    def scored(self) -> tuple[int, ...]:
+        """The rounds that the page needs; scoring a tuned model takes as long as a few rounds."""
+        if self.epsilon:
+            return (ROUNDS,)
+        return SHOWN if self.tuned else tuple(range(1, ROUNDS + 1))
+
+    @property
     def twin(self) -> "Cell":
         """The cell whose settings this one takes: without a budget, those of 20 clients."""
         return self if self.epsilon else self._replace(clients=20)
@@ -190,11 +197,7 @@ def evaluate(pool: ProcessPoolExecutor, best: dict[str, Any]) -> dict[str, Any]:
     runs = configs(
         [*cell.overrides(), f"seed={seed}", *best[cell.name]["settings"]] for cell, seed in tried
     )
-    every = tuple(range(1, ROUNDS + 1))
-    jobs = [
-        Job(config, SHOWN if cell.tuned else every)
-        for config, (cell, _) in zip(runs, tried, strict=True)
-    ]
+    jobs = [Job(config, cell.scored) for config, (cell, _) in zip(runs, tried, strict=True)]
     results = iter(measure_all(pool, jobs))
     table = {}
     for cell in cells():
@@ -209,13 +212,17 @@ def main() -> None:
     """Measure, unless the numbers are there and only the page is wanted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser.add_argument("--settings", help="a file for the chosen settings; used if it exists")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     arguments = parser.parse_args()
     numbers = DOCS / "pfedsop.json"
     if not arguments.render:
         with ProcessPoolExecutor(arguments.jobs) as pool:
-            table = evaluate(pool, choose(pool))
-        DOCS.mkdir(exist_ok=True)
+            chosen = Path(arguments.settings) if arguments.settings else None
+            best = json.loads(chosen.read_text()) if chosen and chosen.exists() else choose(pool)
+            if chosen:
+                chosen.write_text(json.dumps(best))
+            table = evaluate(pool, best)
         numbers.write_text(json.dumps(table, separators=(",", ":")) + "\n")
     pfedsop_page.write(DOCS, json.loads(numbers.read_text()), SHOWN, EPSILONS)
 
