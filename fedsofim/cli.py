@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -99,11 +100,13 @@ def _run(arguments: list[str]) -> None:
         values = _telling_config_errors(lambda: plain(config), arguments)
         output = values.get("output")
         make_absolute(values)
+        command = shlex.join(["fedsofim", "run", *HydraConfig.get().overrides.task])
         directory = output.get("dir") if output else None
         if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
-            run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
+            path = Path(str(directory)) / str(HydraConfig.get().job.num)
+            run(values, path, command=command)
         else:
-            run(values)
+            run(values, command=command)
 
     def job(config: DictConfig) -> None:
         _reporting(lambda: train(config))  # here, or Hydra would add a line of its own

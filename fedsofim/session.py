@@ -33,6 +33,7 @@ def run(
     values: Mapping[str, Any],
     directory: Path | None = None,
     *,
+    command: str | None = None,
     experiment: Experiment | None = None,
     engine: Run | None = None,
 ) -> RunDir:
@@ -41,6 +42,7 @@ def run(
     Args:
         values: the config.
         directory: where the run is written; by default where the config says.
+        command: what would start the same run again.
         experiment: the run made ready, when it is not to be prepared from the config's data.
         engine: what moves the arrays; by default the one that the config names.
     """
@@ -49,6 +51,8 @@ def run(
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
+    if command:
+        place.write("command.txt", f"{command}\n".encode())
     return _train(experiment, state, place, engine)
 
 
@@ -147,9 +151,27 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
         "loss": finite(scores["loss"]),
         "epsilon": finite(experiment.plan.epsilon(config.cost(t))),
         "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
+        "noise_norm": noise_norm(experiment, t - 1),
         "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
+
+
+def noise_norm(experiment: Experiment, t: int) -> float | None:
+    """The norm that the noise in the aggregate of round `t` is expected to have, where it is known.
+
+    Each of n clients adds noise of std s to its sum: the mean of the releases then carries
+    s sqrt(sum 1/|D_i|^2) / n in each coordinate, the mean by size s sqrt(n) / sum |D_i|.
+    """
+    config, plan = experiment.config, experiment.plan
+    gain = config.client.noise_gain
+    if gain is None or not experiment.clients or not plan.noise_multiplier:
+        return None
+    sizes = np.array([experiment.clients[i].data.size for i in config.schedule.present(t)], float)
+    uniform = math.sqrt((1 / sizes**2).sum()) / len(sizes)
+    factor = uniform if config.aggregation == "uniform" else math.sqrt(len(sizes)) / sizes.sum()
+    std = gain * plan.client_noise_multiplier * plan.clip
+    return std * factor * math.sqrt(experiment.theta.size)
 
 
 def _personal_models(experiment: Experiment, state: RunState) -> Array:
@@ -195,7 +217,10 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
     picture = report.heat_map_of(experiment.partition) if known else ""
     text = (place.path / "config.yaml").read_text()
-    place.write("report.html", report.render(text, summary, rows, picture, own).encode())
+    command = place.path / "command.txt"
+    told = command.read_text() if command.is_file() else ""
+    page = report.render(text, summary, rows, picture, own, told)
+    place.write("report.html", page.encode())
     place.write_json("summary.json", summary)
     _show_result(summary, rows)
     if last["loss"] is None:
