@@ -14,11 +14,11 @@ import numpy as np
 from fedsofim.config import require
 from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
-from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
+from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
 from fedsofim.privacy.plan import Protection
 
 # The noise stream of a client, by its id and the number of the draw within the round.
-Noise = Callable[[int, int], np.random.Generator]
+Noise = Callable[[int, int], NormalSource]
 
 
 class Client(NamedTuple):
@@ -64,6 +64,14 @@ class Program(ABC):
         by its own small part of the noise alone.
         """
         return True
+
+    @property
+    def noise_gain(self) -> float | None:
+        """The noise of a release over that of one noisy gradient; `None` where it has no one size.
+
+        It tells how much of an aggregate is noise. The accountant does not use it.
+        """
+        return None
 
     def cost(self, rounds: int) -> float:
         """How many releases of a clipped sum the first `rounds` rounds are worth."""

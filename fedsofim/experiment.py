@@ -1,5 +1,6 @@
 """A run, from its config to the pieces that the engines move."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from clients import CLIENTS, Client, Program
-from data.datasets import DatasetConfig, load
+from data.datasets import Dataset, DatasetConfig, load
 from data.features import Extraction
 from data.partition import Partition, statistics
 from data.recipe import BackboneConfig, FeaturesConfig
@@ -25,9 +26,44 @@ from strategies.rule import ServerState, start
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What carries arrays between server and clients; it changes speed, never results."""
+    """What carries arrays between server and clients; it changes speed, never results.
 
-    name: Literal["local"] = "local"
+    Attributes:
+        name: `local`, one process; `ray`, Flower's simulation on Ray; `flower`, whatever
+            `flwr run` was pointed at, a simulation or a deployment.
+        cpus: CPUs that one Ray process takes.
+        processes: how many Ray processes there are at most; by default what the CPUs allow.
+        nodes: among how many of Flower's virtual nodes Ray's clients are dealt out; by default
+            one for each process.
+        address: a running Ray cluster's, instead of starting Ray here.
+        wait: seconds to wait for enough clients before giving up.
+        timeout: seconds to wait for the replies of a round.
+        min_clients: how many good replies make a round; by default all clients'.
+        on_missing: what to do about a round with fewer: `repeat` asks the missing ones again,
+            and the run stops when that does not help; `skip` goes on to the next round without a
+            step, and what was released stays charged.
+        max_repeats: how often the missing clients of one round are asked again.
+    """
+
+    name: Literal["local", "ray", "flower"] = "local"
+    cpus: float = 1
+    processes: int | None = None
+    nodes: int | None = None
+    address: str | None = None
+    wait: float = 300
+    timeout: float = 300
+    min_clients: int | None = None
+    on_missing: Literal["repeat", "skip"] = "repeat"
+    max_repeats: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "wait", "timeout"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
+        for name in ("processes", "nodes", "min_clients"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name}={value}: must be at least 1")
+        require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +89,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that decides a run."""
+    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it."""
 
     dataset: DatasetConfig
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
@@ -69,10 +105,27 @@ class Config:
     seed: int
     aggregation: Aggregation
     participation: float = 1.0
+    text: str = ""
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
+        n, least = self.schedule.size, self.engine.min_clients
+        require(
+            least is None or least <= n,
+            f"engine.min_clients={least}: a round has only {n} clients",
+        )
+        require(
+            self.privacy.trust == "server" or least in (None, n),
+            f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
+            "carries too little noise",
+        )
+        require(
+            not self.client.every_round
+            or (least in (None, n) and self.engine.on_missing != "skip"),
+            f"engine.min_clients, engine.on_missing=skip: the clients of "
+            f"strategy={self.strategy_name} must take part in every round",
+        )
         require(
             self.schedule.size == self.partition.clients or not self.client.every_round,
             f"participation={self.participation}: the clients of strategy={self.strategy_name} "
@@ -168,7 +221,8 @@ def parse(values: Mapping[str, Any]) -> Config:
     typed["partition"] = _counted(values["partition"], typed["dataset"])
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
-    config = build(Config, {**typed, "strategy_name": values["strategy"]["name"]}, "")
+    derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
+    config = build(Config, {**typed, **derived}, "")
     config.plan()  # refuses what cannot be protected, before any data is read
     return config
 
@@ -187,10 +241,11 @@ class Experiment(NamedTuple):
         config: what was asked for.
         plan: the noise that keeps the budget.
         clients: the clients with their records.
-        test: the server's own test set.
+        test: the server's own test set; without records if it has none.
         theta: initial parameters, `(K, F+1)`.
         partition: statistics of who holds what; the simulator's knowledge, never a release.
         own_tests: a test set for each client, where clients have models of their own.
+        deployed: whether the records are with their owners, on other machines.
     """
 
     config: Config
@@ -200,16 +255,23 @@ class Experiment(NamedTuple):
     theta: Array
     partition: dict[str, Any]
     own_tests: Sequence[head.Examples] = ()
+    deployed: bool = False
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Rounds between checkpoints.
+
+        A deployment saves every round: going back over rounds whose releases the clients no longer
+        keep would cost them again.
+        """
+        return 1 if self.deployed else self.config.output.checkpoint_every
 
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
     data = load(config.dataset, config.extraction.file())
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    clients = [
-        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
-        for i, part in enumerate(parts)
-    ]
+    clients = divide(data, parts)
     theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
@@ -220,6 +282,14 @@ def prepare(config: Config) -> Experiment:
         else ()
     )
     return Experiment(config, config.plan(), clients, test, theta, record, own_tests)
+
+
+def divide(data: Dataset, parts: Sequence[Array]) -> list[Client]:
+    """The clients, each with its part of the training records."""
+    return [
+        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
+        for i, part in enumerate(parts)
+    ]
 
 
 class RunState(NamedTuple):

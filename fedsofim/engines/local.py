@@ -1,7 +1,7 @@
 """The local engine: server and clients in one process, nothing between them."""
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,8 +11,18 @@ from fedsofim.participation import put, take
 from fedsofim.rng import Purpose, stream
 from strategies.rule import aggregate, step
 
-# Called after every round with the new state and the aggregate; returns whether to stop.
-OnRound = Callable[[RunState, Array], bool]
+
+class OnRound(Protocol):
+    """Called after every round."""
+
+    def __call__(self, now: RunState, G: Array | None, **notes: Any) -> bool:
+        """Record a round, and say whether to stop.
+
+        Args:
+            now: the new state.
+            G: the aggregate; `None` if the round was skipped.
+            **notes: what else belongs in the round's row, such as the replies that were dropped.
+        """
 
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
