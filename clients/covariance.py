@@ -10,6 +10,7 @@ import numpy as np
 from clients.gradient import Gradient
 from clients.program import Client, Noise
 from fedsofim.config import require
+from fedsofim.head import Examples
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Plan
@@ -42,6 +43,7 @@ class Covariance(Gradient):
         z = plan.client_setup_multiplier(unit)
         covariances = []
         for i, D in clients:
+            assert isinstance(D, Examples)  # the config pairs this client with the head only
             x = D.x * np.minimum(1, self.bound / D.norm)
             S = BoundedSum(x @ x.T, self.bound**2)
             upper = np.triu(gaussian(S, z, noise(i, 0)))

@@ -23,6 +23,7 @@ class Dataset(NamedTuple):
         test_x: `(M, F)` float32.
         test_y: `(M,)` integers.
         classes: how many classes there are, K; public.
+        probe_x: the features of synthetic images through the same backbone, `(P, F)`, if known.
     """
 
     train_x: Array
@@ -30,6 +31,7 @@ class Dataset(NamedTuple):
     test_x: Array
     test_y: Array
     classes: int
+    probe_x: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,18 @@ def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
     classes = classes or largest + 1
     require(classes >= 2, "all labels are 0; at least two classes are needed")
     require(largest < classes, f"a label is {largest}, but there are {classes} classes")
-    return Dataset(train_x, train_y, test_x, test_y, classes)
+    return Dataset(train_x, train_y, test_x, test_y, classes, probe_features(arrays))
+
+
+def probe_features(arrays: Mapping[str, Array]) -> Array | None:
+    """The features of probes, `(P, F)` float32, if the file has any."""
+    if "probe_x" not in arrays:
+        return None
+    x = arrays["probe_x"].astype(np.float32)
+    if "scale" in arrays:
+        x = arrays["lo"].astype(np.float32) + arrays["scale"].astype(np.float32) * x
+    require(x.ndim == 2 and len(x) > 0 and bool(np.isfinite(x).all()), "probe_x: not features")
+    return x
 
 
 def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     PARTITION = 1
     NOISE = 2
     SETUP_NOISE = 3
+    PROBE = 4
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
