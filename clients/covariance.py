@@ -13,7 +13,7 @@ from fedsofim.config import require
 from fedsofim.head import Examples
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Covariance(Gradient):
         share = self.setup_share
         require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
 
-    def setup(self, clients: Sequence[Client], plan: Plan, noise: Noise) -> Array:
+    def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array:
         unit = math.sqrt(2) if plan.adjacency == "replace-one" else 1.0
         z = plan.client_setup_multiplier(unit)
         covariances = []

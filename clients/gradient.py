@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from clients.program import Client, Noise, Program, Stateless, noisy_gradients
 from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,9 @@ class Gradient(Program):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: Stateless,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, Stateless]:
-        return noisy_gradients(received["theta"], clients, plan, noise), state
+        theta = received["theta"]
+        thetas = np.broadcast_to(theta, (len(clients), *theta.shape))
+        return noisy_gradients(thetas, clients, plan, noise), state

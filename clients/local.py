@@ -9,7 +9,7 @@ import numpy as np
 from clients.program import Client, Noise, Program, noisy_gradients
 from fedsofim.config import require
 from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class LocalSteps(Program):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: Any,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, Any]:
-        mu = float(received.get("mu", 0.0))  # the proximal pull, if the server asks for one
+        mu = received.get("mu", 0.0)  # the proximal pull, if the server asks for one
         x = received["theta"]
         drift = np.zeros((len(clients), *x.shape), x.dtype)  # x - y
         for k in range(self.steps):

@@ -11,9 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 from fedsofim.records import Factors, Records
 
 # The noise stream of a client, by its id and the number of the draw within the round.
@@ -63,7 +64,7 @@ class Program(ABC):
         """What clients remember before the first round: a NamedTuple of stacked arrays."""
         return Stateless()
 
-    def setup(self, clients: Sequence[Client], plan: Plan, noise: Noise) -> Array | None:
+    def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array | None:
         """What each client sends once, before the first round, `(n, ...)`; nothing by default."""
         return None
 
@@ -73,13 +74,14 @@ class Program(ABC):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: Any,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, Any]:
         """What each client sends in a round, `(n, ...)`, and what it remembers.
 
         Args:
             received: what the server broadcast, by name.
+                Arrays may have a stack axis in front: independent heads on the same data.
             clients: one client alone, or all of a simulation.
             state: what these clients remember, stacked in the same order.
             plan: the clip and the noise.
@@ -99,7 +101,7 @@ def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> lis
 
 
 def noisy_gradients(
-    theta: Array, clients: Sequence[Client], plan: Plan, noise: Noise, draw: int = 0
+    thetas: Array, clients: Sequence[Client], plan: Protection, noise: Noise, draw: int = 0
 ) -> Array:
     r"""Each client's clipped, noisy mean gradient, Eq. (2): $(S_i + E_i) / |D_i|$.
 
@@ -107,18 +109,18 @@ def noisy_gradients(
     call is charged: it is $\mu$-GDP for every record of the client, as `Plan.events` says.
 
     Args:
-        theta: the parameters, `(K, F+1)`, or each client's own, `(n, K, F+1)`.
+        thetas: each client's parameters, `(n, K, F+1)`, or `(n, S, K, F+1)` for a stack of heads.
         clients: whose gradients.
         plan: the clip and the noise.
         noise: the noise stream of each client in this round.
         draw: the number of this call within the round.
 
     Returns:
-        One gradient a client, `(n, K, F+1)`.
+        One gradient a client, of the shape of `thetas`.
     """
-    theta = np.broadcast_to(theta, (len(clients), *theta.shape[-2:]))
-    out = np.empty(theta.shape, theta.dtype)
-    for g, y, (i, D) in zip(out, theta, clients, strict=True):
+    out = np.empty(thetas.shape, thetas.dtype)
+    for g, y, (i, D) in zip(out, thetas, clients, strict=True):
+        require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
         S = BoundedSum(D.clipped_gradient_sum(y, plan.clip), plan.clip)
         np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
     return out

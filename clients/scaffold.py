@@ -9,7 +9,7 @@ import numpy as np
 from clients.local import LocalSteps
 from clients.program import Client, Noise, noisy_gradients
 from fedsofim.linalg import Array
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 
 
 class ScaffoldState(NamedTuple):
@@ -43,7 +43,7 @@ class ScaffoldSteps(LocalSteps):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: ScaffoldState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, ScaffoldState]:
         x, c, c_i = received["theta"], received["c"], state.c

@@ -11,7 +11,7 @@ from clients.program import Client, Noise, Program
 from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
-from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.plan import Protection
 from fedsofim.records import Records
 
 
@@ -62,6 +62,10 @@ class Tree(Program):
         return (leaves - 1).bit_length() if self.tree == "binary" else 0
 
     def cost(self, rounds: int) -> float:
+        require(
+            rounds <= self.rounds,
+            f"client.rounds={self.rounds}: the tree is too small for {rounds}",
+        )
         if self.batches > 1:
             return math.ceil(rounds / self.batches) * (self.height + 1)
         return float(sum((rounds >> level) * 4**level for level in range(self.height + 1)))
@@ -75,7 +79,7 @@ class Tree(Program):
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: TreeState,
-        plan: Plan,
+        plan: Protection,
         noise: Noise,
     ) -> tuple[Array, TreeState]:
         theta = received["theta"]

@@ -55,6 +55,10 @@ class DatasetConfig:
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
         )
+        require(
+            self.classes is None or self.classes >= 2,
+            f"classes={self.classes}: at least two classes are needed",
+        )
 
     @property
     def file(self) -> Path:
@@ -67,12 +71,19 @@ def load(config: DatasetConfig) -> Dataset:
     file = config.file
     require(file.is_file(), f"dataset.path={file}: there is no such file")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return _dataset(dict(arrays), config.classes)
+        arrays = _read(file)
+    except Exception as error:  # a damaged archive can fail in any of its parts
+        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+    try:
+        return _dataset(arrays, config.classes)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+
+
+def _read(file: Path) -> dict[str, Array]:
+    zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
@@ -83,7 +94,11 @@ def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
     )
     largest = int(max(train_y.max(), test_y.max()))
-    classes = classes or largest + 1
+    if classes is None:
+        require(
+            largest < len(train_y), f"a label is {largest}, and there are {len(train_y)} records"
+        )
+        classes = largest + 1
     require(classes >= 2, "all labels are 0; at least two classes are needed")
     require(largest < classes, f"a label is {largest}, but there are {classes} classes")
     return Dataset(train_x, train_y, test_x, test_y, classes, probe_features(arrays))
@@ -110,11 +125,19 @@ def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:
     )
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     require(y.shape == x.shape[:1], f"{split}_y has shape {y.shape} for {len(x)} records")
-    require(np.issubdtype(x.dtype, np.number), f"{split}_x holds {x.dtype}, not numbers")
+    real = np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)
+    require(real, f"{split}_x holds {x.dtype}, not real numbers")
     require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
     require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
-    features = x.astype(np.float32)
+    with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused below
+        features = x.astype(np.float32)
     if "scale" in arrays:  # quantised: value = lo + scale * q, by column
+        for name in ("scale", "lo"):
+            column = _named(arrays, name)
+            require(
+                column.shape == x.shape[1:] and np.issubdtype(column.dtype, np.floating),
+                f"{name} is {column.dtype} {column.shape}; it must hold a float for each feature",
+            )
         features *= arrays["scale"].astype(np.float32)
         features += arrays["lo"].astype(np.float32)
     bad = int((~np.isfinite(features)).any(axis=1).sum())

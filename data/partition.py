@@ -80,10 +80,11 @@ class Partition:
             f"{classes} classes",
         )
         # Each client draws s classes among those that the fewest clients hold so far.
-        holds = np.zeros((classes, n))
+        holds, holders = np.zeros((classes, n)), np.zeros(classes)
         for client in range(n):
-            chosen = np.lexsort((rng.random(classes), holds.sum(axis=1)))[:s]
+            chosen = np.lexsort((rng.random(classes), holders))[:s]
             holds[chosen, client] = 1
+            holders[chosen] += 1
         return np.asarray(holds / holds.sum(axis=1, keepdims=True))
 
     def _top_up(self, owner: Array, order: Array) -> None:
@@ -105,7 +106,7 @@ class Partition:
         missing = int(np.maximum(least - sizes, 0).sum())
         level = _water_level(sizes, missing)
         give = np.maximum(sizes - level, 0)
-        give[np.argmax(give)] -= give.sum() - missing
+        give[np.flatnonzero(give)[: give.sum() - missing]] -= 1  # fewer than there are donors
         shuffled = order[np.argsort(owner[order], kind="stable")]
         starts = np.cumsum(sizes) - sizes
         moved = np.concatenate(

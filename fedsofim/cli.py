@@ -1,9 +1,11 @@
 """The command line."""
 
+import difflib
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,7 @@ Continue an interrupted run to the result that it would have had without the int
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
-    try:
-        _main(sys.argv[1:])
-    except ConfigError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    _reporting(lambda: _main(sys.argv[1:]))
 
 
 def _main(arguments: Sequence[str]) -> None:
@@ -61,22 +58,26 @@ def _run(arguments: list[str]) -> None:
 
     from fedsofim.compose import CONF, plain
 
-    def job(config: DictConfig) -> None:
+    def train(config: DictConfig) -> None:
         from fedsofim.session import run
 
-        values = plain(config)
-        if values["dataset"]["path"]:
-            values["dataset"]["path"] = str(Path(values["dataset"]["path"]).resolve())
-        directory = values["output"]["dir"]
-        many = HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN
-        run(
-            values, Path(directory) / str(HydraConfig.get().job.num) if directory and many else None
-        )
+        values = _telling_config_errors(lambda: plain(config), arguments)
+        dataset, output = values.get("dataset"), values.get("output")
+        if dataset and dataset.get("path"):
+            dataset["path"] = str(Path(str(dataset["path"])).resolve())
+        directory = output.get("dir") if output else None
+        if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
+            run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
+        else:
+            run(values)
+
+    def job(config: DictConfig) -> None:
+        _reporting(lambda: train(config))  # here, or Hydra would add a line of its own
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come through to be told in one line
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
-    _telling_config_errors(with_config(job))
+    _telling_config_errors(with_config(job), arguments)
 
 
 def _resume(arguments: list[str]) -> None:
@@ -95,7 +96,7 @@ def _calibrate(arguments: list[str]) -> None:
     from fedsofim.experiment import parse
 
     overrides = [argument for argument in arguments if argument != "--json"]
-    config = parse(_telling_config_errors(lambda: compose(overrides)))
+    config = parse(_telling_config_errors(lambda: compose(overrides), overrides))
     plan = config.plan()
     require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
     row = {
@@ -114,7 +115,7 @@ def _calibrate(arguments: list[str]) -> None:
         print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
 
 
-def _telling_config_errors(call: Callable[[], Any]) -> Any:
+def _telling_config_errors(call: Callable[[], Any], overrides: Sequence[str]) -> Any:
     """Call, and tell what Hydra finds wrong with an override in one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -122,17 +123,52 @@ def _telling_config_errors(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (HydraException, OmegaConfBaseException) as error:
-        lines = [line.strip() for line in str(error).splitlines()]
-        told = [line for line in lines if line and not line.startswith(("full_key", "object_type"))]
-        head, *options = told if len(told) > 1 and told[1].endswith(":") else [" ".join(told)]
-        raise ConfigError(
-            " ".join([head, options[0], ", ".join(options[1:])]) if options else head
-        ) from None
+        told = str(error)
+    if match := re.search(r"Could not find '(.+)/(.+)'\s+Available options in .*:", told):
+        options = told[match.end() :].partition("Config search path")[0].split()
+        raise ConfigError(f"{match[1]}={match[2]}: unknown; choose one of {', '.join(options)}")
+    if match := re.match(r"Could not override '(.+)'\.", told):
+        raise ConfigError(_no_such_key(match[1], overrides))
+    lines = told.partition("Config search path")[0].splitlines()
+    raise ConfigError(
+        " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
+    )
 
 
-def _fail(message: str) -> None:
+def _no_such_key(key: str, overrides: Sequence[str]) -> str:
+    from fedsofim.compose import compose
+
+    def names(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        for name, value in values.items():
+            yield prefix + name
+            if isinstance(value, dict):
+                yield from names(value, f"{prefix}{name}.")
+
+    groups = [o for o in overrides if re.match(r"\w+=\w+$", o) and not o.startswith(f"{key}=")]
+    try:
+        close = difflib.get_close_matches(key, names(compose(groups)), n=1, cutoff=0.75)
+    except Exception:  # something else is wrong as well
+        close = []
+    return f"{key}: no such key; " + (
+        f"did you mean {close[0]}?" if close else "'fedsofim run --help' lists them"
+    )
+
+
+def _reporting(call: Callable[[], None]) -> None:
+    """Call, and end the program with one line, and no traceback, where the world is to blame."""
+    try:
+        call()
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except OSError as error:  # a full disk, a lost connection
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(message: str, code: int) -> None:
     print(f"fedsofim: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {

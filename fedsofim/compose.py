@@ -12,8 +12,10 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 EPSILONS = (0.5, 1.0, 5.0, 10.0)
 
 
-def at_epsilon(values: Sequence[Any], *, _root_: DictConfig) -> Any:
+def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
     """Of the settings for `EPSILONS`, the one nearest to the run's budget, as a ratio."""
+    if values is None:
+        return None  # a bad direction; the config's own check says so
     epsilon = OmegaConf.select(_root_, "privacy.epsilon")
     try:
         wanted = math.log(min(max(float(epsilon), EPSILONS[0]), EPSILONS[-1]))
@@ -30,7 +32,8 @@ def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config with everything resolved, as dicts, lists and numbers."""
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     values.pop("hydra", None)
-    values["strategy"].pop("published", None)
+    if isinstance(values.get("strategy"), dict):
+        values["strategy"].pop("settings", None)
     return values
 
 

@@ -21,7 +21,8 @@ def require(condition: bool, message: str) -> None:
 
 def choose(options: Mapping[str, T], name: object, what: str) -> T:
     """`options[name]`, or an error that lists the valid names."""
-    require(name in options, f"{what}={name}: unknown; choose one of {', '.join(options)}")
+    known = isinstance(name, str) and name in options
+    require(known, f"{what}={name}: unknown; choose one of {', '.join(options)}")
     return options[str(name)]
 
 
@@ -69,5 +70,6 @@ def _coerce(kind: Any, value: Any, where: str) -> Any:
         return str(value)
     if kind in (int, float, bool, str):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        require(isinstance(value, kind), f"{where}={value}: must be {names[kind]}")
+        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        require(right, f"{where}={value}: must be {names[kind]}")
     return value

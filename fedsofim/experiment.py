@@ -94,9 +94,10 @@ class Config:
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
+        releases = self.client.cost(self.rounds)
         try:
             return self.privacy.plan(
-                releases=self.client.cost(self.rounds),
+                releases=releases,
                 clients=self.partition.clients,
                 aggregation=self.aggregation,
                 setup_share=self.client.setup_share,
@@ -118,6 +119,8 @@ def parse(values: Mapping[str, Any]) -> Config:
         "engine": Engine,
         "output": Output,
     }
+    for key in (*kinds, "client", "strategy"):
+        require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     typed = dict(values)
     for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
         typed[key] = dict(values[key])

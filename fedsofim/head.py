@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.linalg import Array
+from fedsofim.linalg import Array, Scale
 from fedsofim.records import Covariances, Factors
 
 # Columns worked on at a time, for one head: logits and features then stay in the L2 cache.
@@ -79,7 +79,7 @@ class Examples(NamedTuple):
             norm[part] = np.sqrt(np.einsum("fn,fn->n", v, v))
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
-    def clipped_gradient_sum(self, theta: Array, clip: float) -> Array:
+    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
         """The sum of these examples' clipped gradients; see `clipped_gradient_sum`."""
         return clipped_gradient_sum(theta, self, clip)
 
@@ -124,7 +124,7 @@ def residual(theta: Array, batch: Examples) -> Array:
     return p
 
 
-def clipped_gradient_sum(theta: Array, data: Examples, clip: float) -> Array:
+def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
 
     Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
@@ -134,21 +134,24 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: float) -> Array:
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
         data: the examples.
-        clip: the largest norm of one example's gradient; `inf` for no clipping.
+        clip: the largest norm of one example's gradient, `inf` for no clipping; or one a head,
+            `(S, 1, 1)`.
 
     Returns:
         The sum, of the shape of `theta`.
     """
     total = np.zeros_like(theta)
-    chunk = max(64, CHUNK * theta.shape[-2] // (theta.size // theta.shape[-1]))
-    for batch in data.chunks(chunk):
+    C = clip[..., 0] if isinstance(clip, np.ndarray) else clip
+    for batch in data.chunks(CHUNK if theta.ndim == 2 else CHUNK // 2):
         r = residual(theta, batch)
-        if np.isfinite(clip):
+        x = batch.x
+        if np.all(np.isfinite(C)):
             norm = _gradient_norms(r, batch)
-            r *= (clip / np.maximum(norm, clip))[..., None, :]  # min(1, C / ||g||)
+            r *= (C / np.maximum(norm, C))[..., None, :]  # min(1, C / ||g||)
             if not np.isfinite(norm).all():
                 np.copyto(r, 0, where=~np.isfinite(norm)[..., None, :])
-        total += (r.reshape(-1, batch.size) @ batch.x.T).reshape(theta.shape)
+                x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
+        total += (r.reshape(-1, batch.size) @ x.T).reshape(theta.shape)
     t = data.transformed
     return total if t is None else t.U_G @ total @ t.U_A
 
@@ -158,6 +161,11 @@ def _gradient_norms(r: Array, batch: Examples) -> Array:
     t = batch.transformed
     u, norm = (r, batch.norm) if t is None else (t.U_G @ r, t.norm)
     return np.asarray(np.sqrt(np.einsum("...kn,...kn->...n", u, u)) * norm)
+
+
+def predict(theta: Array, data: Examples) -> Array:
+    """The most likely class of each example, `(..., N)` for `theta` `(..., K, F+1)`."""
+    return np.concatenate([(theta @ b.x).argmax(axis=-2) for b in data.chunks(CHUNK)], axis=-1)
 
 
 def evaluate(theta: Array, data: Examples) -> tuple[float, float]:

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+# One number, or one for each head of a stack, `(S, 1, 1)`.
+Scale = float | Array
 
 
 def rank_one_solve(m: Array, rho: float, v: Array) -> Array:

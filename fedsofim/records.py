@@ -5,7 +5,7 @@ A linear head and a deep network differ in how they compute these sums, and in n
 
 from typing import NamedTuple, Protocol, Self
 
-from fedsofim.linalg import Array
+from fedsofim.linalg import Array, Scale
 
 
 class Covariances(NamedTuple):
@@ -45,7 +45,7 @@ class Records(Protocol):
     def under(self, factors: Factors) -> Self:
         """The same records, whose gradients are transformed before they are clipped."""
 
-    def clipped_gradient_sum(self, theta: Array, clip: float) -> Array:
+    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
         """The sum of the records' gradients, each transformed and then clipped to norm `clip`.
 
         Replacing one record moves it by at most `2 clip`. It has the shape of `theta`.

@@ -47,6 +47,8 @@ class RunDir:
                 f"'fedsofim resume {path}', or name another",
             )
             draft.path.rename(path)
+        except OSError as error:
+            raise ConfigError(f"output.dir={path}: cannot be written ({error.strerror})") from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
         return cls(path)
@@ -103,7 +105,7 @@ class RunDir:
                 rows.append(json.loads(line))
             except ValueError:
                 break  # a line cut short by a crash; the checkpoint is older
-        return [row for row in rows if rounds is None or row["round"] <= rounds]
+        return rows[:rounds]
 
     def checkpoint(self, state: RunState) -> None:
         """Save all that the run knows."""
@@ -115,13 +117,17 @@ class RunDir:
         try:
             with np.load(file, allow_pickle=False) as saved:
                 state: RunState = _unflatten(blank, dict(saved))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except Exception as error:  # a damaged archive can fail in any of its parts
             raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
         return state
 
     def rewind(self, rounds: int) -> None:
         """Drop metrics rows beyond the first `rounds` rounds."""
         rows = self.metrics(rounds)
+        require(
+            [row.get("round") for row in rows] == list(range(1, rounds + 1)),
+            f"{self.path / 'metrics.jsonl'}: damaged (it should begin with rounds 1 to {rounds})",
+        )
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.write("metrics.jsonl", lines.encode())
 

@@ -34,7 +34,6 @@ def run(values: Mapping[str, Any], directory: Path | None = None) -> RunDir:
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
-    place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
     return _train(experiment, state, place)
 
 
@@ -44,8 +43,8 @@ def resume(path: Path) -> RunDir:
     config = parse(place.config())
     experiment = prepare(config)
     require(
-        place.read_json("partition.json")["data_sha256"] == experiment.partition["data_sha256"],
-        f"{config.dataset.file}: has changed since {path} was started",
+        place.read_json("partition.json") == experiment.partition,
+        f"{config.dataset.file}: the data, or its division, has changed since {path} was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
@@ -64,10 +63,13 @@ def _unused(root: Path, name: str) -> Path:
 def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
     config = experiment.config
     _announce(config, experiment)
+    place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
-    with _stop_requests() as stop, _progress(config.rounds) as show:
+    # Parameters that diverge become infinite: the metrics and the closing lines tell.
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with quiet, _stop_requests() as stop, _progress(config.rounds) as show:
 
         def on_round(now: RunState, G: Array) -> bool:
             seconds = before + time.perf_counter() - began
@@ -83,7 +85,9 @@ def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
     if state.server.t < config.rounds:
         console.print(
             f"Stopped after round {state.server.t} of {config.rounds}. "
-            f"Continue with: fedsofim resume {place.path}"
+            f"Continue with: fedsofim resume {place.path}",
+            soft_wrap=True,
+            markup=False,
         )
         sys.exit(130)
     _finish(experiment, state, place, rows)
@@ -133,7 +137,11 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     place.write("report.html", report.render(text, summary, rows, picture).encode())
     place.write_json("summary.json", summary)
     _show_result(summary, rows)
-    console.print(f"Written to {place.path}", soft_wrap=True)
+    if last["loss"] is None:
+        console.print(
+            "[bold white on red] DIVERGED [/] lower strategy.lr, or ask for less privacy."
+        )
+    console.print(f"Written to {place.path}", soft_wrap=True, markup=False)
 
 
 def _announce(config: Config, experiment: Experiment) -> None:

@@ -33,4 +33,4 @@ class AdaFedProx(FedAvg):
 
     def broadcast(self, state: ServerState) -> dict[str, Array]:
         mu_t = max(self.mu / math.sqrt(state.t + 1), 0.1 * self.mu)
-        return {**super().broadcast(state), "mu": np.asarray(mu_t)}
+        return {**super().broadcast(state), "mu": np.asarray(mu_t, state.theta.dtype)}

@@ -45,7 +45,7 @@ def compose(events: Iterable[GaussianEvent]) -> float:
     >>> compose([GaussianEvent(3.0, 1.0), GaussianEvent(1.0, 1.0, count=16)])
     5.0
     """
-    return math.sqrt(sum(event.mu**2 for event in events))
+    return math.hypot(*(event.mu for event in events))
 
 
 def delta_of(mu: float, epsilon: float) -> float:

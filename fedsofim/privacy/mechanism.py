@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedsofim.linalg import Array
+from fedsofim.linalg import Array, Scale
 
 Adjacency = Literal["replace-one", "add-remove"]
 
@@ -22,25 +22,25 @@ class BoundedSum(NamedTuple):
     """A sum over records, and the Euclidean norm that no record's contribution exceeds."""
 
     value: Array
-    bound: float
+    bound: Scale
 
 
-def gaussian(like: BoundedSum, noise_multiplier: float, rng: np.random.Generator) -> Array:
-    """Independent Gaussian noise for a bounded sum, of std `bound * noise_multiplier`."""
-    if noise_multiplier == 0:
+def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: np.random.Generator) -> Array:
+    """Independent Gaussian noise for a bounded sum, of std `bound * noise_multiplier`.
+
+    The heads of a stack are separate experiments and share their draws, each at its own scale.
+    """
+    if np.all(np.equal(noise_multiplier, 0)):
         return np.zeros_like(like.value)
-    noise = rng.standard_normal(like.value.shape, dtype=like.value.dtype)
-    noise *= like.bound * noise_multiplier
-    return noise
+    noise = rng.standard_normal(like.value.shape[-2:], dtype=like.value.dtype)
+    return np.asarray(noise * (like.bound * noise_multiplier))
 
 
-def add_gaussian(total: BoundedSum, noise_multiplier: float, rng: np.random.Generator) -> Array:
+def add_gaussian(total: BoundedSum, noise_multiplier: Scale, rng: np.random.Generator) -> Array:
     r"""Release a bounded sum with independent Gaussian noise of std `bound * noise_multiplier`.
 
     Formally, one release is $\mu$-GDP with $\mu$ = sensitivity / std: 2 / noise_multiplier when a
     record may be replaced, 1 / noise_multiplier when it may be added or removed. A multiplier of
     zero adds nothing and protects nothing.
     """
-    noise = gaussian(total, noise_multiplier, rng)
-    noise += total.value
-    return noise
+    return total.value + gaussian(total, noise_multiplier, rng)

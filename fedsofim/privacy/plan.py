@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from fedsofim.config import require
+from fedsofim.linalg import Scale
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 
@@ -77,6 +78,25 @@ class Privacy:
             setup_share=setup_share,
             sharers=clients if self.trust == "aggregate" else 1,
         )
+
+
+class Protection(Protocol):
+    """What a client must know of a plan; for a stack of heads, one number each, `(S, 1, 1)`."""
+
+    @property
+    def clip(self) -> Scale:
+        """The largest norm of one record's contribution."""
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """What may change about a record."""
+
+    @property
+    def client_noise_multiplier(self) -> Scale:
+        """The noise that one client adds to a sum, over `clip`."""
+
+    def client_setup_multiplier(self, unit_sensitivity: float) -> Scale:
+        """The noise that one client adds to the release before the first round."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,109 @@
+"""What the tests share: small data, composed configs, and the program in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from fedsofim.compose import compose
+from fedsofim.experiment import parse
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20)
+
+
+@pytest.fixture(scope="session")
+def root():
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def config_of():
+    """A checked config from Hydra overrides."""
+    return lambda *overrides: parse(compose(overrides))
+
+
+@pytest.fixture
+def environment():
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "100"}
+
+
+@pytest.fixture
+def cli(tmp_path, environment):
+    """Run the program in an empty directory; returns what `subprocess.run` does."""
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "fedsofim.cli", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    return run
+
+
+@pytest.fixture
+def start(tmp_path, environment):
+    """Start the program and return its process, which does not outlive the test."""
+    # A shell may start children with SIGINT ignored; a terminal does not.
+    started = []
+
+    def run(*arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedsofim.cli", *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def arrays(rng):
+    """A learnable data set of 3 classes and 5 features, as an `.npz` holds it."""
+    centres = rng.normal(size=(3, 5))
+
+    def split(n):
+        y = np.arange(n) % 3
+        return (centres[y] + 0.5 * rng.normal(size=(n, 5))).astype(np.float32), y
+
+    train_x, train_y = split(240)
+    test_x, test_y = split(60)
+    return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
+
+
+@pytest.fixture
+def npz(tmp_path, arrays):
+    """The path of a small `.npz` file."""
+    path = tmp_path / "small.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture
+def small(npz):
+    """Overrides of a run on small data that takes no time."""
+    return ["dataset=npz", f"dataset.path={npz}", "partition.clients=4", "rounds=6"]

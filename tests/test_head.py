@@ -1,0 +1,219 @@
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from opacus import GradSampleModule
+
+from fedsofim import head
+
+
+def make(rng, n, features, classes, scale=1.0, dtype=np.float64):
+    x = (scale * rng.normal(size=(n, features))).astype(dtype)
+    y = rng.integers(0, classes, n)
+    theta = rng.normal(size=(classes, features + 1)).astype(dtype)
+    return theta, x, y
+
+
+def layer(theta):
+    linear = torch.nn.Linear(theta.shape[1] - 1, theta.shape[0]).double()
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(theta[:, :-1]))
+        linear.bias.copy_(torch.from_numpy(theta[:, -1]))
+    return linear
+
+
+def autograd_loop(theta, x, y, clip):
+    """One backward pass an example."""
+    total, linear = np.zeros_like(theta), layer(theta)
+    for features, label in zip(x, y, strict=True):
+        linear.zero_grad()
+        logits = linear(torch.from_numpy(features)[None])
+        torch.nn.functional.cross_entropy(logits, torch.tensor([label])).backward()
+        g = np.hstack([linear.weight.grad.numpy(), linear.bias.grad.numpy()[:, None]])
+        norm = np.linalg.norm(g)
+        total += g * min(1.0, clip / norm) if norm > 0 else g
+    return total
+
+
+def opacus_sum(theta, x, y, clip):
+    """Opacus' per-sample gradients, clipped over all parameters together and summed."""
+    module = GradSampleModule(layer(theta), loss_reduction="sum")
+    logits = module(torch.from_numpy(x))
+    torch.nn.functional.cross_entropy(logits, torch.from_numpy(y), reduction="sum").backward()
+    weight, bias = (p.grad_sample for p in module.parameters())
+    g = torch.cat([weight, bias[..., None]], dim=2)
+    norms = g.flatten(1).norm(dim=1)
+    scale = (clip / norms.clamp(min=1e-300)).clamp(max=1.0)
+    return torch.einsum("n,nkf->kf", scale, g).numpy()
+
+
+SHAPES = [(1, 1, 2), (7, 3, 2), (40, 12, 10), (65, 64, 3), (33, 2, 50)]
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 3.0, 1e9, math.inf])
+@pytest.mark.parametrize(("n", "features", "classes"), SHAPES)
+def test_clipped_sum_is_that_of_autograd_and_opacus(rng, n, features, classes, clip):
+    theta, x, y = make(rng, n, features, classes)
+    ours = head.clipped_gradient_sum(theta, head.examples(x, y, classes), clip)
+    np.testing.assert_allclose(ours, autograd_loop(theta, x, y, clip), rtol=1e-10, atol=1e-12)
+    if math.isfinite(clip):
+        np.testing.assert_allclose(ours, opacus_sum(theta, x, y, clip), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "n", [1, 63, 64, 65, *(k * head.CHUNK + d for k in (1, 2) for d in (-1, 0, 1))]
+)
+def test_chunks_do_not_show(rng, n):
+    theta, x, y = make(rng, n, 3, 4)
+    data = head.examples(x, y, 4)
+    r = head.residual(theta, data)
+    norm = np.linalg.norm(r, axis=0) * data.norm
+    whole = (r * np.minimum(1, 1.5 / norm)) @ data.x.T
+    np.testing.assert_allclose(head.clipped_gradient_sum(theta, data, 1.5), whole, rtol=1e-11)
+
+
+@pytest.mark.parametrize("stack", [1, 2, 17, 40])
+@pytest.mark.parametrize("clip", [2.0, math.inf])
+def test_a_stack_of_heads_is_each_head_alone(rng, stack, clip):
+    _, x, y = make(rng, 1500, 6, 4)
+    theta = rng.normal(size=(stack, 4, 7))
+    data = head.examples(x, y, 4)
+    alone = np.stack([head.clipped_gradient_sum(one, data, clip) for one in theta])
+    np.testing.assert_allclose(head.clipped_gradient_sum(theta, data, clip), alone, rtol=1e-10)
+
+
+def test_zero_gradients_stay_zero():
+    theta = np.zeros((2, 3))
+    theta[0, -1] = 1e4  # so sure of class 0 that the softmax is exactly one-hot
+    data = head.examples(np.ones((5, 2)), np.zeros(5, int), 2)
+    assert not head.clipped_gradient_sum(theta, data, 1.0).any()
+
+
+def test_a_huge_gradient_counts_for_the_clip(rng):
+    theta, x, y = make(rng, 1, 4, 3)
+    total = head.clipped_gradient_sum(theta, head.examples(1e100 * x, y, 3), 2.5)
+    assert np.linalg.norm(total) == pytest.approx(2.5) or not total.any()
+    theta[:] = 0
+    total = head.clipped_gradient_sum(theta, head.examples(1e100 * x, y, 3), 2.5)
+    assert np.linalg.norm(total) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_gradient_that_is_not_finite_contributes_zero(rng, bad, stacked):
+    theta, x, y = make(rng, 100, 4, 3)
+    broken = x.copy()
+    broken[40] = bad
+    rest = np.arange(100) != 40
+    theta = np.stack([theta, -theta]) if stacked else theta
+    total = head.clipped_gradient_sum(theta, head.examples(broken, y, 3), 1.0)
+    expected = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 3), 1.0)
+    np.testing.assert_allclose(total, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38])
+def test_parameters_that_are_not_finite_release_nothing_but_finite_sums(rng, bad):
+    theta, x, y = make(rng, 50, 4, 3, scale=1e3, dtype=np.float32)
+    theta[1] = bad
+    total = head.clipped_gradient_sum(theta, head.examples(x, y, 3), 1.0)
+    assert np.isfinite(total).all()
+    assert np.linalg.norm(total) <= 50 * 1.001
+
+
+features = arrays(np.float64, (6, 3), elements=st.floats(-1e6, 1e6))
+record = arrays(np.float64, (3,), elements=st.floats(-1e150, 1e150))
+parameters = arrays(np.float64, (4, 4), elements=st.floats(-100, 100))
+
+
+@given(features, record, st.integers(0, 3), st.integers(0, 5), parameters, st.floats(1e-3, 1e3))
+def test_one_record_moves_the_sum_by_at_most_its_sensitivity(x, new, label, where, theta, clip):
+    y = np.array([0, 1, 2, 3, 0, 1])
+    total = head.clipped_gradient_sum(theta, head.examples(x, y, 4), clip)
+    replaced_x, replaced_y = x.copy(), y.copy()
+    replaced_x[where], replaced_y[where] = new, label
+    with np.errstate(over="ignore", invalid="ignore"):
+        replaced = head.clipped_gradient_sum(theta, head.examples(replaced_x, replaced_y, 4), clip)
+    rest = np.arange(6) != where
+    removed = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 4), clip)
+    assert np.linalg.norm(total - replaced) <= 2 * clip * (1 + 1e-9)
+    assert np.linalg.norm(total - removed) <= clip * (1 + 1e-9)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(1e-2, 1e3))
+def test_sensitivity_holds_in_single_precision(seed, clip):
+    rng = np.random.default_rng(seed)
+    theta, x, y = make(rng, 20, 8, 5, scale=100, dtype=np.float32)
+    total = head.clipped_gradient_sum(theta, head.examples(x, y, 5), clip)
+    x[3], y[3] = 1e4 * rng.normal(size=8), 0
+    replaced = head.clipped_gradient_sum(theta, head.examples(x, y, 5), clip)
+    assert np.linalg.norm((total - replaced).astype(float)) <= 2 * clip * (1 + 1e-5)
+
+
+def test_the_sensitivity_is_reached(rng):
+    theta = np.zeros((2, 2))
+    one, other = (head.examples(np.array([[1e6]]), np.array([y]), 2) for y in (0, 1))
+    moved = head.clipped_gradient_sum(theta, one, 3.0) - head.clipped_gradient_sum(
+        theta, other, 3.0
+    )
+    assert np.linalg.norm(moved) == pytest.approx(6.0)
+
+
+def test_inputs_are_not_changed(rng):
+    theta, x, y = make(rng, 200, 4, 3)
+    x[5] = np.inf
+    data = head.examples(x, y, 3)
+    before = [a.copy() for a in (theta, x, y, *data)]
+    with np.errstate(invalid="ignore"):
+        head.clipped_gradient_sum(theta, data, 0.1)
+        head.evaluate(theta, data)
+    for a, b in zip((theta, x, y, *data), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_no_gradient_per_example_is_built(rng):
+    theta, x, y = make(rng, 20_000, 64, 10, dtype=np.float32)
+    data = head.examples(x, y, 10)
+    tracemalloc.start()
+    head.clipped_gradient_sum(theta, data, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000 * 10 * 4  # even the residuals of all examples would take this many bytes
+
+
+def test_evaluate_is_torch_cross_entropy(rng):
+    theta, x, y = make(rng, 2500, 6, 4)
+    accuracy, loss = head.evaluate(theta, head.examples(x, y, 4))
+    logits = layer(theta)(torch.from_numpy(x))
+    assert loss == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(y)).item(), rel=1e-12
+    )
+    assert accuracy == (logits.argmax(1).numpy() == y).mean()
+
+
+def test_evaluate_survives_large_logits():
+    data = head.examples(np.array([[1e5]]), np.array([1]), 2)
+    accuracy, loss = head.evaluate(np.array([[1.0, 0.0], [0.0, 0.0]]), data)
+    assert (accuracy, loss) == (0.0, 1e5)
+
+
+def test_initial_parameters_have_the_papers_spread():
+    theta = head.init(np.random.default_rng(0), 100, 999)
+    assert theta.dtype == np.float32
+    assert theta.shape == (100, 1000)
+    assert theta.std() == pytest.approx(0.5 * math.sqrt(2 / 1100), rel=0.01)
+
+
+def test_examples_end_with_the_bias(rng):
+    _, x, y = make(rng, 9, 4, 3)
+    data = head.examples(x, y, 3)
+    np.testing.assert_array_equal(data.x[:-1], x.T)
+    assert (data.x[-1] == 1).all()
+    np.testing.assert_array_equal(data.target.argmax(0), y)
+    np.testing.assert_allclose(data.norm, np.linalg.norm(data.x, axis=0))
