@@ -69,21 +69,22 @@ class DatasetConfig:
 def load(config: DatasetConfig) -> Dataset:
     """Read and check a data set; every fault is an error that names the file."""
     file = config.file
-    require(file.is_file(), f"dataset.path={file}: there is no such file")
-    try:
-        arrays = _read(file)
-    except Exception as error:  # a damaged archive can fail in any of its parts
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+    arrays = read(file)
     try:
         return _dataset(arrays, config.classes)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
-def _read(file: Path) -> dict[str, Array]:
-    zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
-    with np.load(file, allow_pickle=False) as arrays:
-        return dict(arrays)
+def read(file: Path, key: str = "dataset.path") -> dict[str, Array]:
+    """The arrays of a `.npz` file; `key` is the one that names it, for errors."""
+    require(file.is_file(), f"{key}={file}: there is no such file")
+    try:
+        zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except Exception as error:  # a damaged archive can fail in any of its parts
+        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
 
 
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.datasets import Dataset
+from data.datasets import Dataset, read
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
 
@@ -19,7 +19,7 @@ def load_pixels(file: Path, classes: int | None = None) -> Dataset:
     Returns:
         A data set whose `x` are `(N, C, H, W)` float32, scaled and centred by public constants.
     """
-    arrays = _read(file)
+    arrays = read(file)
     try:
         train_x, train_y = _split(arrays, "train")
         test_x, test_y = _split(arrays, "test")
@@ -36,6 +36,12 @@ def load_pixels(file: Path, classes: int | None = None) -> Dataset:
     return Dataset(train_x, train_y, test_x, test_y, classes)
 
 
+def holds_images(file: Path) -> bool:
+    """Whether a file's training records are images, and not features."""
+    arrays = read(file)
+    return _named(arrays, "train_images", "train_x").ndim > 2
+
+
 def normalise(images: Array) -> Array:
     """`(N, H, W, C)` or `(N, H, W)` uint8 images as `(N, C, H, W)` float32 network inputs."""
     x = images[..., None] if images.ndim == 3 else images
@@ -44,15 +50,6 @@ def normalise(images: Array) -> Array:
     mean = np.array(MEAN if colour else 0.5, np.float32).reshape(-1, 1, 1)
     std = np.array(STD if colour else 0.25, np.float32).reshape(-1, 1, 1)
     return np.asarray((x - mean) / std)
-
-
-def _read(file: Path) -> dict[str, Array]:
-    require(file.is_file(), f"dataset.path={file}: there is no such file")
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except Exception as error:  # a damaged archive can fail in any of its parts
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
 
 
 def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:

@@ -9,13 +9,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from clients import CLIENTS, Client, Program
-from data.datasets import DatasetConfig, load
+from data.datasets import Dataset, DatasetConfig, load
 from data.partition import Partition, statistics
-from fedsofim import head
+from data.pixels import holds_images, load_pixels
 from fedsofim.config import ConfigError, build, choose, require
 from fedsofim.linalg import Array
+from fedsofim.models import MODELS, Head, Model
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
+from fedsofim.probing import probes_for
+from fedsofim.records import Records
 from fedsofim.rng import Purpose, stream
+from fedsofim.transform import TRANSFORMS, Oracle, Transform
 from strategies import STRATEGIES, Rule
 from strategies.rule import ServerState, start
 
@@ -63,6 +67,8 @@ class Config:
     rounds: int
     seed: int
     aggregation: Aggregation
+    model: Model = Head()
+    transform: Transform = Transform()
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
@@ -77,6 +83,17 @@ class Config:
             "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
             "which the shared noise does not hide; use trust=server",
         )
+        require(
+            self.model.linear or self.client.setup_kind is None,
+            f"strategy={self.strategy_name}: reads features, and so needs model=head",
+        )
+        z, oracle = self.privacy.noise_multiplier, self.transform
+        noisy = z != 0 if z is not None else math.isfinite(self.privacy.epsilon)
+        require(
+            not (isinstance(oracle, Oracle) and noisy) or oracle.i_know_this_is_not_private,
+            "transform=oracle: reads private records, which no noise then hides; use privacy=none, "
+            "or say transform.i_know_this_is_not_private=true",
+        )
 
     @property
     def private(self) -> bool:
@@ -90,7 +107,11 @@ class Config:
         if self.private:
             z = self.privacy.noise_multiplier
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
-        return f"{self.strategy_name}-{self.dataset.name}-{budget}-seed{self.seed}"
+        parts = [self.transform.name] if self.transform.name != "none" else []
+        parts += [self.model.name] if not self.model.linear else []
+        return "-".join(
+            [*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"]
+        )
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
@@ -106,7 +127,9 @@ class Config:
             raise ConfigError(f"privacy.{error}") from None
 
     def epsilon(self, rounds: int | None = None) -> float:
-        """The epsilon spent after `rounds` rounds, after all by default."""
+        """The epsilon spent after `rounds` rounds, after all by default; `inf` for no promise."""
+        if self.transform.source == "private":
+            return math.inf
         return self.plan().epsilon(self.client.cost(self.rounds if rounds is None else rounds))
 
 
@@ -122,7 +145,15 @@ def parse(values: Mapping[str, Any]) -> Config:
     for key in (*kinds, "client", "strategy"):
         require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     typed = dict(values)
-    for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
+    registries: dict[str, Mapping[str, type[Any]]] = {
+        "client": CLIENTS,
+        "strategy": STRATEGIES,
+        "model": MODELS,
+        "transform": TRANSFORMS,
+    }
+    for key, registry in registries.items():
+        if key not in values:
+            continue  # a default; the config was written before there was a choice
         typed[key] = dict(values[key])
         kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
     for key, kind in kinds.items():
@@ -140,31 +171,42 @@ class Experiment(NamedTuple):
         plan: the noise that keeps the budget.
         clients: the clients with their records.
         test: the server's own test set.
-        theta: initial parameters, `(K, F+1)`.
+        theta: initial parameters, `(K, F+1)` for a head, `(1, d)` for a deep network.
         partition: statistics of who holds what; the simulator's knowledge, never a release.
+        probes: what the transform's factors are measured on, if there is one.
     """
 
     config: Config
     plan: Plan
     clients: list[Client]
-    test: head.Examples
+    test: Records
     theta: Array
     partition: dict[str, Any]
+    probes: Records | None = None
 
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
-    data = load(config.dataset)
+    data = load_for(config.model, config.dataset)
+    network = config.model.network(data.train_x.shape[1:], data.classes)
     parts = config.partition.split(data.train_y, data.classes, config.seed)
     clients = [
-        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
+        Client(i, network.records(data.train_x[part], data.train_y[part]))
         for i, part in enumerate(parts)
     ]
-    theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
+    theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()
-    test = head.examples(data.test_x, data.test_y, data.classes)
-    return Experiment(config, config.plan(), clients, test, theta, record)
+    test = network.records(data.test_x, data.test_y)
+    probes = probes_for(config.transform, network, data, config.seed)
+    return Experiment(config, config.plan(), clients, test, theta, record, probes)
+
+
+def load_for(model: Model, dataset: DatasetConfig) -> Dataset:
+    """The data as the model takes it: features for a head, images where the file has them."""
+    if model.linear or not holds_images(dataset.file):
+        return load(dataset)
+    return load_pixels(dataset.file, dataset.classes)
 
 
 class RunState(NamedTuple):
@@ -177,6 +219,15 @@ class RunState(NamedTuple):
 def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
-    return RunState(
-        start(config.strategy, theta), config.client.init(theta, len(experiment.clients))
-    )
+    server = refresh(experiment, start(config.strategy, theta))
+    return RunState(server, config.client.init(theta, len(experiment.clients)))
+
+
+def refresh(experiment: Experiment, state: ServerState) -> ServerState:
+    """Renew what all clients will receive in the next round, where it is due.
+
+    Every engine calls this after a step; it follows from the state alone.
+    """
+    transform, probes = experiment.config.transform, experiment.probes
+    shared = transform.refresh(state.t, state.theta, probes, state.shared)
+    return state._replace(shared=shared)

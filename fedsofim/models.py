@@ -28,7 +28,7 @@ class Model(ABC):
 
     Attributes:
         name: what the config calls it.
-        linear: whether it is a linear head on features.
+        linear: whether it is a linear head on features; others take images as well.
     """
 
     name: ClassVar[str]

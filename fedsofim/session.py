@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedsofim import head, report
+from fedsofim import report
 from fedsofim.config import require
 from fedsofim.engines import ENGINES
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
@@ -96,13 +96,13 @@ def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
 
 def measure(experiment: Experiment, state: RunState, G: Array, seconds: float) -> Row:
     """One row of the metrics; all from released values and the server's own test set."""
-    config, (theta, _, t) = experiment.config, state.server
-    accuracy, loss = head.evaluate(theta, experiment.test)
+    config, theta, t = experiment.config, state.server.theta, state.server.t
+    accuracy, loss = experiment.test.evaluate(theta)
     return {
         "round": t,
         "accuracy": accuracy,
         "loss": _finite(loss),
-        "epsilon": _finite(experiment.plan.epsilon(config.client.cost(t))),
+        "epsilon": _finite(config.epsilon(t)),
         "gradient_norm": _finite(float(np.linalg.norm(G))),
         "theta_norm": _finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
@@ -114,6 +114,8 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     config, plan, last = experiment.config, experiment.plan, rows[-1]
     summary: Row = {
         "strategy": config.strategy_name,
+        "transform": config.transform.name,
+        "model": config.model.name,
         "dataset": config.dataset.name,
         "accuracy": last["accuracy"],
         "loss": last["loss"],
@@ -151,7 +153,10 @@ def _announce(config: Config, experiment: Experiment) -> None:
         f"({config.partition.kind}), {config.rounds} rounds, {experiment.theta.size} parameters"
     )
     if not config.private:
-        console.print("[bold white on red] NOT PRIVATE [/] no noise is added: anything may leak.")
+        why = "no noise is added"
+        if config.transform.source == "private":
+            why = f"transform={config.transform.name} reads private records, unprotected"
+        console.print(f"[bold white on red] NOT PRIVATE [/] {why}: anything may leak.")
         return
     console.print(
         f"epsilon {config.epsilon():.6g} at delta {plan.delta:g} for one record "

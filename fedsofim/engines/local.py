@@ -5,10 +5,11 @@ from functools import partial
 
 import numpy as np
 
-from fedsofim.experiment import Experiment, RunState
+from clients.program import transformed
+from fedsofim.experiment import Experiment, RunState, refresh
 from fedsofim.linalg import Array
 from fedsofim.rng import Purpose, stream
-from strategies.rule import aggregate, step
+from strategies.rule import aggregate, broadcast, step
 
 # Called after every round with the new state and the aggregate; returns whether to stop.
 OnRound = Callable[[RunState, Array], bool]
@@ -26,10 +27,11 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
             server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
     while server.t < config.rounds:
         noise = partial(stream, config.seed, Purpose.NOISE, server.t)
-        received = config.strategy.broadcast(server)
+        received = broadcast(config.strategy, server)
+        clients = transformed(clients, received)
         releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
         G = aggregate(releases, sizes, config.aggregation)
-        server = step(config.strategy, server, G, config.rounds)
+        server = refresh(experiment, step(config.strategy, server, G, config.rounds))
         if on_round(RunState(server, memory), G):
             break
     return RunState(server, memory)
