@@ -22,8 +22,8 @@ def pink_noise(
 ) -> Array:
     r"""Images of noise whose power falls with frequency as $1/f^\alpha$.
 
-    White noise is scaled by $f^{-\alpha/2}$ in the half of the spectrum that determines a real image,
-    the other half being its mirror; the mean is removed.
+    White noise is scaled by $f^{-\alpha/2}$ in the half of the spectrum that determines a real
+    image, the other half being its mirror; the mean is removed.
 
     Args:
         rng: the stream that they are drawn from.

@@ -6,89 +6,19 @@ positions s, with $a_s$ the layer's input (and a 1 for the bias) and $\delta_s$ 
 output: one forward and one backward pass for many records give all of them.
 """
 
-import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, pad, unfold
 
-from fedsofim.config import ConfigError, require
-from fedsofim.linalg import Array
+from fedsofim.config import require
+from fedsofim.linalg import Array, Scale
+from fedsofim.modules import supported_layers
 from fedsofim.records import Covariances, Factors
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-
-
-def cnn(
-    shape: Sequence[int], classes: int, width: int, blocks: int, activation: str
-) -> nn.Sequential:
-    """Blocks of convolution, activation and pooling, then a linear layer."""
-    channels, height, across = shape
-    layers: list[nn.Module] = []
-    for block in range(blocks):
-        wide = width * 2**block
-        layers += [nn.Conv2d(channels, wide, 3, padding=1), ACTIVATIONS[activation]()]
-        layers += [nn.AvgPool2d(2)]
-        channels, height, across = wide, height // 2, across // 2
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * across, classes))
-
-
-def mlp(
-    shape: Sequence[int], classes: int, width: int, layers: int, activation: str
-) -> nn.Sequential:
-    """Fully connected layers on whatever the input is."""
-    parts: list[nn.Module] = [nn.Flatten()]
-    inputs = math.prod(shape)
-    for _ in range(layers):
-        parts += [nn.Linear(inputs, width), ACTIVATIONS[activation]()]
-        inputs = width
-    return nn.Sequential(*parts, nn.Linear(inputs, classes))
-
-
-def from_factory(factory: str, shape: Sequence[int], classes: int) -> nn.Module:
-    """The module that a user's function `package.module:function` makes."""
-    place, _, name = factory.partition(":")
-    try:
-        make = getattr(importlib.import_module(place), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"model.factory={factory}: cannot be imported as package.module:function ({error})"
-        ) from None
-    module = make(tuple(shape), classes)
-    require(isinstance(module, nn.Module), f"model.factory={factory}: gave no torch module")
-    assert isinstance(module, nn.Module)
-    return module
-
-
-def supported_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
-    """The layers that hold parameters, by name, or an error that names those that do not fit."""
-    layers: dict[str, nn.Linear | nn.Conv2d] = {}
-    refused: list[str] = []
-    seen: set[int] = set()
-    for name, part in module.named_modules():
-        own = list(part.parameters(recurse=False))
-        plain = type(part) is nn.Linear or (
-            type(part) is nn.Conv2d and part.groups == 1 and part.padding_mode == "zeros"
-        )
-        mixes = isinstance(part, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
-        shared = any(id(p) in seen for p in own)
-        if plain and not shared:
-            layers[name] = part  # type: ignore[assignment]
-        elif own or mixes or list(part.buffers(recurse=False)):
-            why = " (shares its parameters)" if shared else ""
-            refused.append(f"{name or 'the module itself'}: {type(part).__name__}{why}")
-        seen |= {id(p) for p in own}
-    require(
-        not refused,
-        f"model: layers must be Linear, or Conv2d with zero padding and one group, and without "
-        f"BatchNorm or Dropout; not so: {', '.join(refused)}",
-    )
-    require(bool(layers), "model: has no Linear or Conv2d layer")
-    return layers
 
 
 class _Pass(NamedTuple):
@@ -137,14 +67,14 @@ class DeepNetwork:
 
     def matrices(self, theta: Array) -> list[Tensor]:
         """Each layer's parameters as a matrix, `(out, in)` with the bias last."""
-        flat = torch.as_tensor(np.ascontiguousarray(theta).reshape(-1))
-        parts = flat.split([rows * columns for rows, columns in self.shapes])
+        flat = torch.tensor(theta).reshape(-1)  # a copy: torch takes no read-only array
+        parts = torch.split(flat, [rows * columns for rows, columns in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def factor_pairs(self, factors: Factors) -> list[tuple[Tensor, Tensor]]:
         """Each layer's `U_G` and `U_A`."""
         pairs = []
-        g, a = (torch.as_tensor(np.ascontiguousarray(f).reshape(-1)) for f in factors)
+        g, a = (torch.tensor(f).reshape(-1) for f in factors)
         for rows, columns in self.shapes:
             pairs.append((g[: rows**2].view(rows, rows), a[: columns**2].view(columns, columns)))
             g, a = g[rows**2 :], a[columns**2 :]
@@ -159,17 +89,21 @@ class DeepNetwork:
 
     def passes(self, theta: Array, x: Tensor, y: Tensor) -> list[list[_Pass]]:
         """What every layer saw, once for each time that the network used it."""
-        parameters = {
-            name: value.requires_grad_() for name, value in self._parameters(theta).items()
-        }
+        parameters = self._parameters(theta)
+        for value in parameters.values():
+            value.requires_grad_()  # or nothing would be differentiated on the way to the layers
         seen: list[list[list[Any]]] = [[] for _ in self.layers]
 
         def watch(calls: list[list[Any]]) -> Any:
             def hook(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
                 call = [_patches(layer, inputs[0].detach()), None]
                 calls.append(call)
+
                 # On the tensor as it is now: an activation may change it in place.
-                output.register_hook(lambda grad: call.__setitem__(1, _positions(layer, grad)))
+                def keep(grad: Tensor) -> None:
+                    call[1] = _positions(layer, grad)
+
+                output.register_hook(keep)  # type: ignore[no-untyped-call]
 
             return hook
 
@@ -179,7 +113,7 @@ class DeepNetwork:
         ]
         try:
             out = torch.func.functional_call(self.module, parameters, (x,))
-            F.cross_entropy(out, y, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            cross_entropy(out, y, reduction="sum").backward()  # type: ignore[no-untyped-call]
         finally:
             for handle in handles:
                 handle.remove()
@@ -187,15 +121,12 @@ class DeepNetwork:
 
     def _parameters(self, theta: Array) -> dict[str, Tensor]:
         parameters = {}
-        for (name, layer), matrix in zip(
-            self.layers.items(), self.matrices(theta), strict=True
-        ):
+        for (name, layer), matrix in zip(self.layers.items(), self.matrices(theta), strict=True):
             prefix, columns = f"{name}." if name else "", matrix.shape[1]
             if layer.bias is not None:
-                parameters[f"{prefix}bias"] = matrix[:, -1].detach().clone()
+                parameters[f"{prefix}bias"] = matrix[:, -1]
                 columns -= 1
-            weight = matrix[:, :columns].reshape(layer.weight.shape)
-            parameters[f"{prefix}weight"] = weight.detach().clone()
+            parameters[f"{prefix}weight"] = matrix[:, :columns].reshape(layer.weight.shape)
         return parameters
 
 
@@ -241,28 +172,29 @@ class DeepRecords:
         gradients = []
         layers = self.network.passes(theta, self.x, self.y)
         for number, (calls, shape) in enumerate(zip(layers, self.network.shapes, strict=True)):
-            g = torch.zeros(self.size, *shape)
+            g = self.x.new_zeros(self.size, *shape)
             for a, delta in calls:
                 g += torch.bmm(delta, a.transpose(1, 2))
             if self.factors is not None:
-                U_G, U_A = self.factors[number]
+                U_G, U_A = (U.to(g.dtype) for U in self.factors[number])
                 g = U_G @ g @ U_A
             gradients.append(g)
         return gradients
 
-    def clipped_gradient_sum(self, theta: Array, clip: float) -> Array:
+    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
         """The sum of the records' gradients, each clipped over all layers together to `clip`.
 
         Replacing one record moves it by at most `2 clip`: an example whose gradient is not finite
         contributes zero.
         """
-        total = [torch.zeros(shape) for shape in self.network.shapes]
+        C = float(clip)
+        total = [self.x.new_zeros(shape) for shape in self.network.shapes]
         for batch in self.batches():
             gradients = batch.gradients(theta)
             norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
             weight = torch.ones_like(norm)
-            if math.isfinite(clip):
-                weight = torch.where(norm.isfinite(), clip / norm.clamp(min=clip), 0.0)
+            if math.isfinite(C):
+                weight = torch.where(norm.isfinite(), C / norm.clamp(min=C), 0.0)
                 gradients = [g.nan_to_num(0.0, 0.0, 0.0) for g in gradients]
             for sum_, g in zip(total, gradients, strict=True):
                 sum_ += torch.tensordot(weight, g, dims=1)
@@ -275,7 +207,7 @@ class DeepRecords:
         for batch in self.batches():
             z = self.network.logits(theta, batch.x)
             correct += int((z.argmax(dim=1) == batch.y).sum())
-            loss += float(F.cross_entropy(z, batch.y, reduction="sum"))
+            loss += float(cross_entropy(z, batch.y, reduction="sum"))
         return correct / self.size, loss / self.size
 
     def curvature(self, theta: Array) -> list[Covariances]:
@@ -301,9 +233,9 @@ class DeepRecords:
 
 
 def _second_moment(v: Tensor) -> Array:
-    """The sum of `v v'` over records and positions of `(N, d, S)`, in float64."""
-    flat = v.transpose(0, 1).flatten(1).double()
-    return (flat @ flat.T).numpy()
+    """The sum of `v v'` over records and positions of `(N, d, S)`, as float64."""
+    flat = v.transpose(0, 1).flatten(1)
+    return (flat @ flat.T).double().numpy()
 
 
 def _matrix_shape(layer: nn.Linear | nn.Conv2d) -> tuple[int, int]:
@@ -314,8 +246,8 @@ def _matrix_shape(layer: nn.Linear | nn.Conv2d) -> tuple[int, int]:
 def _patches(layer: nn.Module, x: Tensor) -> Tensor:
     """A layer's inputs as `(N, in, S)`, the patches of a convolution; a last 1 for the bias."""
     if isinstance(layer, nn.Conv2d):
-        x = F.pad(x, _padding(layer))
-        a = F.unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)  # type: ignore[arg-type]
+        x = pad(x, _padding(layer))
+        a = unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)
     else:
         a = x.flatten(1, -2).transpose(1, 2) if x.ndim > 2 else x[:, :, None]
     if layer.bias is not None:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -67,8 +67,8 @@ class Config:
     rounds: int
     seed: int
     aggregation: Aggregation
-    model: Model = Head()
-    transform: Transform = Transform()
+    model: Model = field(default_factory=Head)
+    transform: Transform = field(default_factory=Transform)
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
@@ -109,9 +109,7 @@ class Config:
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
         parts = [self.transform.name] if self.transform.name != "none" else []
         parts += [self.model.name] if not self.model.linear else []
-        return "-".join(
-            [*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"]
-        )
+        return "-".join([*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"])
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""

@@ -5,7 +5,7 @@ $\lVert p - e_y\rVert\,\lVert\tilde x\rVert$ and the sum of clipped gradients is
 product: no per-example gradient is ever formed.
 
 The same holds under a pre-clipping transform $g \to U_G\,g\,U_A$: the norm becomes
-$\lVert U_G(p - e_y)\rVert\,\lVert U_A\tilde x\rVert$, and the transform of the sum is that of its parts.
+$\lVert U_G(p - e_y)\rVert\,\lVert U_A\tilde x\rVert$, and the sum is transformed once, as a whole.
 """
 
 import math

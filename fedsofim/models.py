@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -101,15 +101,15 @@ class CNN(Deep):
         require(self.blocks >= 1, f"blocks={self.blocks}: must be at least 1")
 
     def network(self, shape: tuple[int, ...], classes: int) -> Network:
-        from fedsofim import deep
-
+        deep, modules = _torch_side(self.name)
         require(len(shape) == 3, f"model=cnn: takes images, not {shape} features; use model=mlp")
         require(
             min(shape[1:]) >= 2**self.blocks,
             f"model.blocks={self.blocks}: {shape[1]} x {shape[2]} images are too small for it",
         )
-        module = deep.cnn(shape, classes, self.width, self.blocks, self.activation)
-        return deep.DeepNetwork(module, classes, self.microbatch)
+        module = modules.cnn(shape, classes, self.width, self.blocks, self.activation)
+        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
+        return network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +133,10 @@ class MLP(Deep):
         require(self.layers >= 0, f"layers={self.layers}: must be >= 0")
 
     def network(self, shape: tuple[int, ...], classes: int) -> Network:
-        from fedsofim import deep
-
-        module = deep.mlp(shape, classes, self.width, self.layers, self.activation)
-        return deep.DeepNetwork(module, classes, self.microbatch)
+        deep, modules = _torch_side(self.name)
+        module = modules.mlp(shape, classes, self.width, self.layers, self.activation)
+        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
+        return network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +152,20 @@ class Module(Deep):
     factory: str
 
     def network(self, shape: tuple[int, ...], classes: int) -> Network:
-        from fedsofim import deep
+        deep, modules = _torch_side(self.name)
+        module = modules.from_factory(self.factory, shape, classes)
+        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
+        return network
 
-        module = deep.from_factory(self.factory, shape, classes)
-        return deep.DeepNetwork(module, classes, self.microbatch)
+
+def _torch_side(name: str) -> tuple[Any, Any]:
+    """The modules that need torch, which a linear head does without."""
+    try:
+        from fedsofim import deep, modules
+    except ModuleNotFoundError as error:
+        require(error.name != "torch", f"model={name}: needs torch; pip install 'fedsofim[deep]'")
+        raise
+    return deep, modules
 
 
 MODELS: dict[str, type[Model]] = {m.name: m for m in (Head, CNN, MLP, Module)}

@@ -13,6 +13,9 @@ from fedsofim.records import Records
 from fedsofim.rng import Purpose, stream
 from fedsofim.transform import KFC, Transform
 
+# How many probe images are made, or private records used by the oracle, if nothing else is said.
+MADE, PRIVATE = 512, 4096
+
 
 def probes_for(transform: Transform, network: Network, data: Dataset, seed: int) -> Records | None:
     """The records that the factors are measured on: probes with random labels, never data.
@@ -29,7 +32,7 @@ def probes_for(transform: Transform, network: Network, data: Dataset, seed: int)
         return None
     rng = stream(seed, Purpose.PROBE)
     if transform.source == "private":
-        some = rng.permutation(len(data.train_y))[: transform.count]
+        some = rng.permutation(len(data.train_y))[: transform.count or PRIVATE]
         return network.records(data.train_x[some], data.train_y[some])
     x = _inputs(transform, data, rng)
     return network.records(x, rng.integers(0, data.classes, len(x)))
@@ -42,7 +45,8 @@ def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:
     elif len(shape) == 3:
         require(shape[1] == shape[2], f"transform=kfc: makes square probes, not {shape[1:]}")
         alpha = transform.alpha if transform.noise == "pink" else 0.0
-        return pink_noise(rng, transform.count, alpha, channels=shape[0], size=shape[1])
+        count = transform.count or MADE
+        return pink_noise(rng, count, alpha, channels=shape[0], size=shape[1])
     elif data.probe_x is not None:
         x = data.probe_x
     else:
@@ -61,5 +65,7 @@ def _from_file(file: Path) -> Array:
     arrays = read(file, "transform.probes")
     x = probe_features(arrays)
     if x is None:
-        raise ConfigError(f"transform.probes={file}: no array probe_x; it holds {', '.join(arrays)}")
+        raise ConfigError(
+            f"transform.probes={file}: no array probe_x; it holds {', '.join(arrays)}"
+        )
     return x

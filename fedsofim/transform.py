@@ -1,10 +1,10 @@
 r"""Curvature without data: what is done to every record's gradient before it is clipped.
 
 DP-KFC (Molina Van den Bosch et al. 2026, https://arxiv.org/abs/2605.13418) sends each layer's
-gradient through $g \to U_G\,g\,U_A$ with $U = (C + \gamma I)^{-1/2}$ of the covariances of that layer's
-inputs (A) and output gradients (G). They are measured on synthetic probes with random labels, so the
-transform is public and costs no privacy; it is followed by the clip, so whatever it is, the noise
-hides a record as before.
+gradient through $g \to U_G\,g\,U_A$ with $U = (C + \gamma I)^{-1/2}$ of the covariances of the
+layer's inputs (A) and output gradients (G). They are measured on synthetic probes with random
+labels, so the transform is public and costs no privacy; the clip follows it, so whatever it is, the
+noise hides a record as before.
 
 The server makes the factors and broadcasts them: all clients share them and none needs the probes.
 """
@@ -61,7 +61,7 @@ class KFC(Transform):
             `gradients`: probes keep their mean square, so a clip means much what it meant without
             the transform. `eigenvalues`: the factor's mean square eigenvalue is 1.
         refresh_every: rounds between looks at the model; 0 keeps the first factors.
-        count: how many probes are made, or used of a file.
+        count: how many probes; by default all of a file, or 512 that are made.
         noise: `pink` or `white`, where probes are made.
         alpha: of pink noise, whose power falls as $1/f^\alpha$.
         probes: a `.npz` file with `probe_x`, for data that brings none.
@@ -75,7 +75,7 @@ class KFC(Transform):
     sides: Literal["both", "input", "output"] = "both"
     normalise: Normalise = "gradients"
     refresh_every: int = 10
-    count: int = 4096
+    count: int | None = None
     noise: Literal["pink", "white"] = "pink"
     alpha: float = 1.0
     probes: str | None = None
@@ -85,7 +85,7 @@ class KFC(Transform):
         require(0 <= self.floor <= 1, f"floor={self.floor}: must be between 0 and 1")
         every = self.refresh_every
         require(every >= 0, f"refresh_every={every}: must be >= 0 (0: never)")
-        require(self.count >= 1, f"count={self.count}: must be at least 1")
+        require(self.count is None or self.count >= 1, f"count={self.count}: must be at least 1")
         require(0 <= self.alpha < math.inf, f"alpha={self.alpha}: must be >= 0")
 
     def refresh(self, t: int, theta: Array, probes: Records | None, before: Any) -> Any:

@@ -31,7 +31,7 @@ DATASETS = {"cifar10": "CIFAR-10", "pathmnist": "PathMNIST"}
 EPSILONS = (0.5, 1, 3, 10)
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
-BUDGET = 14  # runs that each method may spend on its settings, at each epsilon and data set
+BUDGET = 20  # runs that each method may spend on its settings, at each epsilon and data set
 HELD_OUT = 0.2
 
 SOFIM = ["strategy=sofim", "strategy.rho=0.5", "strategy.beta=0.9"]
@@ -85,14 +85,15 @@ def held_out(dataset: str, folder: Path) -> tuple[str, ...]:
     return ("dataset=npz", f"dataset.path={file}")
 
 
-def search(score: Callable[[Settings], float], start: Settings) -> dict[Settings, float]:
-    """Hill climbing on learning rate and clip by factors of two, within the budget."""
-    scores = {start: score(start)}
-    best = start
+def search(score: Callable[[Settings], float], starts: list[Settings]) -> dict[Settings, float]:
+    """Hill climbing on learning rate and clip by factors of two, from the best of some points."""
+    scores = {settings: score(settings) for settings in starts}
+    best = max(scores, key=scores.__getitem__)
     while True:
         lr, clip = best
         near = [(lr * 2, clip), (lr / 2, clip), (lr, clip / 2), (lr, clip * 2)]
-        for settings in near:
+        opposed = [(lr * 2, clip / 2), (lr / 2, clip * 2)]  # a clip's scale is a step's as well
+        for settings in near + opposed:
             if settings not in scores and len(scores) < BUDGET:
                 scores[settings] = score(settings)
         better = max(scores, key=scores.__getitem__)
@@ -119,12 +120,15 @@ def chain(job: tuple[str, str, str, str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
     for epsilon in EPSILONS[len(rows) :]:
         tuning = held_out(dataset, Path(folder))
-        start = (rows[-1]["lr"], rows[-1]["clip"]) if rows else METHODS[method][1]
 
         def score(settings: Settings, e: float = epsilon, d: tuple[str, ...] = tuning) -> float:
             return accuracy(d, overrides_of(method, e, settings), TUNING_SEED)
 
-        scores = search(score, start)
+        lr, clip = METHODS[method][1]
+        # From a wide clip to one that cuts every gradient, and what was best at the last epsilon.
+        starts = [(lr, clip), (lr * 4, clip / 4), (lr * 16, clip / 16)]
+        starts += [(rows[-1]["lr"], rows[-1]["clip"])] if rows else []
+        scores = search(score, starts)
         best = max(scores, key=scores.__getitem__)
         final = overrides_of(method, epsilon, best)
         row = {
@@ -160,9 +164,7 @@ def page(rows: list[dict[str, Any]], text: str) -> str:
     of = {(r["dataset"], r["method"], r["epsilon"]): r for r in rows}
     title = ["", *(f"eps {e}" for e in EPSILONS)]
     for dataset, name in DATASETS.items():
-        cells = [
-            [m, *(_cell(of[dataset, m, e]["test"]) for e in EPSILONS)] for m in METHODS
-        ]
+        cells = [[m, *(_cell(of[dataset, m, e]["test"]) for e in EPSILONS)] for m in METHODS]
         gains = []
         for e in EPSILONS:
             ours, *others = (

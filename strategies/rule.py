@@ -101,7 +101,8 @@ def start(rule: Rule, theta: Array) -> ServerState:
 
 def broadcast(rule: Rule, state: ServerState) -> dict[str, Array]:
     """All that clients receive at the beginning of a round, by name."""
-    return rule.broadcast(state) | state.shared._asdict()
+    shared: dict[str, Array] = state.shared._asdict()
+    return rule.broadcast(state) | shared
 
 
 def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:
