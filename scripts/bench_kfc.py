@@ -11,9 +11,11 @@ import statistics
 import time
 from collections.abc import Iterator
 
+from clients.program import transformed
 from fedsofim.compose import compose
 from fedsofim.engines.local import run
 from fedsofim.experiment import begin, parse, prepare
+from strategies.rule import broadcast
 
 
 def seconds(transform: str, rounds: int) -> Iterator[float]:
@@ -22,6 +24,9 @@ def seconds(transform: str, rounds: int) -> Iterator[float]:
         parse(compose(["strategy=fedgd", f"transform={transform}", f"rounds={rounds}"]))
     )
     state = begin(experiment)
+    received = broadcast(experiment.config.strategy, state.server)
+    # Once a run, not once a round: what the factor on the features' side costs.
+    experiment = experiment._replace(clients=transformed(experiment.clients, received))
     while state.server.t < rounds:
         began = time.perf_counter()
         state = run(experiment, state, lambda *_: True)  # one round, then stop
