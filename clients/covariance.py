@@ -47,6 +47,6 @@ class Covariance(Gradient):
             x = D.x * np.minimum(1, self.bound / D.norm)
             S = BoundedSum(x @ x.T, self.bound**2)
             upper = np.triu(gaussian(S, z, noise(i, 0)))
-            E = upper + np.triu(upper, 1).T
+            E = upper + np.triu(upper, 1).swapaxes(-1, -2)
             covariances.append((S.value + E) / D.size)
         return np.stack(covariances)

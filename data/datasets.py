@@ -1,6 +1,5 @@
-"""Feature data sets: the embedded ones, and a user's own `.npz` files."""
+"""Feature data sets: the embedded ones, a user's own, and those made from images."""
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data import npz
+from data.images import client_names, image_array, owners
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
+from fedsofim.rng import Purpose, stream
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
+CIFAR = ("cifar10", "cifar100")
+MEDMNIST = (  # the 2D sets
+    *("bloodmnist", "breastmnist", "chestmnist", "dermamnist", "octmnist", "organamnist"),
+    *("organcmnist", "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist"),
+)
+MEDMNIST_SIZES = (28, 64, 128, 224)
 
 
 class Dataset(NamedTuple):
@@ -23,6 +31,8 @@ class Dataset(NamedTuple):
         test_x: `(M, F)` float32.
         test_y: `(M,)` integers.
         classes: how many classes there are, K; public.
+        sha256: the content's hash.
+        client_id: whose each training record is, `(N,)`, where the file says so.
         probe_x: the features of synthetic images through the same backbone, `(P, F)`, if known.
     """
 
@@ -31,6 +41,8 @@ class Dataset(NamedTuple):
     test_x: Array
     test_y: Array
     classes: int
+    sha256: str = ""
+    client_id: Array | None = None
     probe_x: Array | None = None
 
 
@@ -39,52 +51,124 @@ class DatasetConfig:
     """Which data to train on.
 
     Attributes:
-        name: an embedded set, or `npz` for a file of the user's.
-        path: the file, when `name` is `npz`.
+        name: a data set's name; `npz` for a file of the user's, `folder` for a folder by class.
+        path: a `.npz` file of features or of images, instead of the set's own files.
+        root: the folder that holds the set's image files.
         classes: how many classes; by default one more than the largest label.
+        download: whether image files that are not in `root` may be fetched.
+        size: the images' width and height, of MedMNIST's.
+        as_rgb: whether grey images become colour ones with three equal channels.
+        label: which of several labels is meant: a column's number, or `any` of them.
+        holdout: the part of the training records that takes the test set's place, for choosing
+            settings without looking at it.
     """
 
     name: str
     path: str | None = None
+    root: str | None = None
     classes: int | None = None
+    download: bool = False
+    size: int = 28
+    as_rgb: bool = False
+    label: str | None = None
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
-        names = [*sorted(file.stem.split("-")[0] for file in EMBEDDED.glob("*.npz")), "npz"]
+        names = [*CIFAR, *MEDMNIST, "folder", "npz"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
         )
         require(
+            self.name != "folder" or self.root is not None,
+            "root: name the folder that holds train/<class>/ and test/<class>/",
+        )
+        require(
             self.classes is None or self.classes >= 2,
             f"classes={self.classes}: at least two classes are needed",
         )
+        sizes = MEDMNIST_SIZES if self.name in MEDMNIST else (28,)
+        require(
+            self.size in sizes,
+            f"size={self.size}: choose one of {', '.join(map(str, sizes))}"
+            + ("" if self.name in MEDMNIST else "; sizes are MedMNIST's"),
+        )
+
+    @property
+    def embedded(self) -> Path | None:
+        """The embedded features of this set, if its own files are not asked for."""
+        file = EMBEDDED / f"{self.name}-resnet20.npz"
+        own = self.path or self.root or self.download or self.size != 28
+        return None if own or not file.is_file() else file
 
     @property
     def file(self) -> Path:
-        """The file that holds the data."""
-        return Path(self.path) if self.path else next(EMBEDDED.glob(f"{self.name}-*.npz"))
+        """The file of features that the config itself names."""
+        file = Path(self.path) if self.path else self.embedded
+        if file is None:
+            raise ConfigError(f"dataset={self.name}: its features are to be made from images")
+        return file
+
+    def holds_images(self) -> bool:
+        """Whether `path` is a file of images, and not of features."""
+        file = self.file
+        require(file.is_file(), f"dataset.path={file}: there is no such file")
+        headers = npz.headers(file)
+        name = image_array(headers, "train")
+        return name is not None and len(headers[name].shape) > 2
+
+    def client_count(self) -> int:
+        """How many clients the file's own column of record owners names."""
+        require(self.path is not None, "partition=natural: needs dataset.path, a .npz file")
+        file = self.file
+        require(file.is_file(), f"dataset.path={file}: there is no such file")
+        ids = next(iter(npz.read(file, *client_names("train")).values()), None)
+        if ids is None:
+            raise ConfigError(f"{file}: partition=natural needs an array train_client_id")
+        return len(np.unique(ids))
 
 
-def load(config: DatasetConfig) -> Dataset:
-    """Read and check a data set; every fault is an error that names the file."""
-    file = config.file
-    arrays = read(file)
+def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
+    """Read and check a data set; every fault is an error that names the file.
+
+    Args:
+        config: which data.
+        file: the features, where the config names images; by default the file it names.
+    """
+    file = file or config.file
+    require(file.is_file(), f"dataset.path={file}: there is no such file")
     try:
-        return _dataset(arrays, config.classes)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
-
-
-def read(file: Path, key: str = "dataset.path") -> dict[str, Array]:
-    """The arrays of a `.npz` file; `key` is the one that names it, for errors."""
-    require(file.is_file(), f"{key}={file}: there is no such file")
-    try:
-        zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
+        arrays = npz.read(file)
+    except ConfigError:
+        raise
     except Exception as error:  # a damaged archive can fail in any of its parts
         raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+    with npz.naming(file):
+        npz.check_seal(arrays)
+        known = npz.provenance(arrays).get("dataset", {}).get("classes")
+        data = _dataset(arrays, config.classes or known)
+        sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
+        ids = owners(arrays, "train", len(data.train_y))
+        data = data._replace(sha256=sha256, client_id=ids)
+        return hold_out(data, config.holdout) if config.holdout else data
+
+
+def hold_out(data: Dataset, share: float) -> Dataset:
+    """The training records alone: a fixed random part of them takes the test set's place."""
+    order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
+    size = round(share * len(order))
+    require(0 < size < len(order), f"dataset.holdout={share}: leaves a split without records")
+    held, kept = np.sort(order[:size]), np.sort(order[size:])
+    x, y, ids = data.train_x, data.train_y, data.client_id
+    return data._replace(
+        train_x=x[kept],
+        train_y=y[kept],
+        test_x=x[held],
+        test_y=y[held],
+        client_id=None if ids is None else ids[kept],
+    )
 
 
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
@@ -102,7 +186,8 @@ def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
         classes = largest + 1
     require(classes >= 2, "all labels are 0; at least two classes are needed")
     require(largest < classes, f"a label is {largest}, but there are {classes} classes")
-    return Dataset(train_x, train_y, test_x, test_y, classes, probe_features(arrays))
+    probes = probe_features(arrays)
+    return Dataset(train_x, train_y, test_x, test_y, classes, probe_x=probes)
 
 
 def probe_features(arrays: Mapping[str, Array]) -> Array | None:

@@ -1,12 +1,13 @@
 """How records are divided among clients."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from fedsofim.config import require
+from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
 from fedsofim.rng import Purpose, stream
 
@@ -21,7 +22,8 @@ class Partition:
 
     Attributes:
         kind: `iid`; `dirichlet`, in which each class is spread over the clients by a Dirichlet
-            draw; `classes`, in which each client holds records of a few classes only.
+            draw; `classes`, in which each client holds records of a few classes only; `natural`,
+            in which the data say whose each record is.
         clients: how many clients, n.
         alpha: concentration of the Dirichlet draw; small is uneven.
         classes_per_client: for `classes`.
@@ -29,7 +31,7 @@ class Partition:
             the draw gives less; by default 0.32 of the mean.
     """
 
-    kind: Literal["iid", "dirichlet", "classes"]
+    kind: Literal["iid", "dirichlet", "classes", "natural"]
     clients: int
     alpha: float = 0.5
     classes_per_client: int = 2
@@ -47,8 +49,20 @@ class Partition:
             f"min_size={self.min_size}: must be at least 1",
         )
 
-    def split(self, labels: Array, classes: int, seed: int) -> list[Array]:
-        """The records of each client, as sorted indices into `labels`; each record goes once."""
+    def split(
+        self, labels: Array, classes: int, seed: int, client_id: Array | None = None
+    ) -> list[Array]:
+        """The records of each client, as sorted indices into `labels`; each record goes once.
+
+        Args:
+            labels: of all records, `(N,)`.
+            classes: how many classes there are.
+            seed: of the draw.
+            client_id: whose each record is, `(N,)`, for a natural division; clients are numbered
+                in the order of their ids.
+        """
+        if self.kind == "natural":
+            return self._by_owner(client_id)
         n = self.clients
         require(
             n <= len(labels), f"partition.clients={n}: more clients than the {len(labels)} records"
@@ -64,8 +78,17 @@ class Partition:
                 records = order[labels[order] == k]
                 owner[records] = np.repeat(np.arange(n), _apportion(shares[k], len(records)))
             self._top_up(owner, order)
-        by_owner = np.argsort(owner, kind="stable")
-        return np.split(by_owner, np.cumsum(np.bincount(owner, minlength=n))[:-1])
+        return _group(owner, n)
+
+    def _by_owner(self, client_id: Array | None) -> list[Array]:
+        if client_id is None:
+            raise ConfigError("partition=natural: the data do not say whose each record is")
+        names, owner = np.unique(client_id, return_inverse=True)
+        require(
+            len(names) == self.clients,
+            f"partition.clients={self.clients}: the data name {len(names)} clients",
+        )
+        return _group(owner, self.clients)
 
     def _shares(self, rng: np.random.Generator, classes: int) -> Array:
         """The share of each class that each client holds, `(K, n)`; rows sum to 1."""
@@ -115,6 +138,12 @@ class Partition:
         owner[moved] = np.repeat(np.arange(self.clients), np.maximum(least - sizes, 0))
 
 
+def _group(owner: Array, clients: int) -> list[Array]:
+    """The records of each owner, in order."""
+    records = np.argsort(owner, kind="stable")
+    return np.split(records, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
 def _apportion(shares: Array, total: int) -> Array:
     """Whole numbers in proportion to `shares` that add up to `total`."""
     edges = np.rint(np.cumsum(shares) / shares.sum() * total).astype(np.intp)
@@ -154,3 +183,15 @@ def statistics(parts: list[Array], labels: Array, classes: int) -> dict[str, Any
         "kl_mean": float(kl.mean()),
         "absent_mean": float(absent.mean()),
     }
+
+
+def table(statistics: Mapping[str, Any]) -> str:
+    """The counts of each class at each client, as CSV (the paper's tables of Appendix I)."""
+    classes = len(statistics["counts"][0])
+    lines: list[list[Any]] = [
+        ["client", "records", *(f"class_{k}" for k in range(classes)), "kl", "absent"]
+    ]
+    columns = zip(*(statistics[name] for name in ("sizes", "counts", "kl", "absent")), strict=True)
+    for client, (size, counts, kl, absent) in enumerate(columns):
+        lines.append([client, size, *counts, kl, absent])
+    return "".join(",".join(map(str, line)) + "\n" for line in lines)

@@ -20,15 +20,18 @@ def pink_noise(
     channels: int = 3,
     size: int = 32,
 ) -> Array:
-    r"""Images of noise whose power falls with frequency as $1/f^\alpha$.
+    r"""Images of noise whose amplitude falls with frequency as $1/f^\alpha$.
 
-    White noise is scaled by $f^{-\alpha/2}$ in the half of the spectrum that determines a real
-    image, the other half being its mirror; the mean is removed.
+    So the power falls as $1/f^{2\alpha}$: 1 is the spectrum of natural images. The DP-KFC paper's
+    exponent is that of the power, so its 1 is 0.5 here.
+
+    White noise is scaled by $f^{-\alpha}$ in the half of the spectrum that determines a real image,
+    the other half being its mirror; the mean is removed.
 
     Args:
         rng: the stream that they are drawn from.
         count: how many.
-        alpha: the decay of the power; 0 is white noise.
+        alpha: the decay; 0 is white noise.
         channels: drawn independently.
         size: the images' height and width.
 
@@ -38,9 +41,9 @@ def pink_noise(
     require(size >= 2, f"size={size}: must be at least 2")
     f = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     f[0, 0] = 1
-    amplitude = f ** (-alpha / 2)
+    amplitude = f**-alpha
     amplitude[0, 0] = 0
-    white = rng.standard_normal((count, channels, size, size))
+    white = rng.standard_normal((count, channels, size, size), dtype=np.float32)
     x = np.fft.irfft2(np.fft.rfft2(white) * amplitude, s=(size, size))
     x /= x.std(axis=(2, 3), keepdims=True)
     return x.astype(np.float32)

@@ -18,7 +18,12 @@ Private federated learning that second-order methods make fast.
 
   run [key=value ...]        train; 'fedsofim run --help' lists all keys
   resume DIR                 continue an interrupted run
+  sweep [key=v1,v2 ...]      many configurations in one pass over the data
+  tune strategy=S dataset=D  choose a strategy's settings on held-out records
+  reproduce WHAT             the paper's tables and figures beside ours
+  report DIR ...             compare runs, or a sweep, on one page; [--out FILE]
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
+  features [key=value ...]   images to a file of features
 
   --version, --help"""
 
@@ -28,6 +33,36 @@ The noise that keeps a budget, with the keys of 'fedsofim run':
   fedsofim calibrate privacy.epsilon=10 privacy.delta=1e-5 rounds=70
 The budget that a noise spends:
   fedsofim calibrate privacy.noise_multiplier=8.4 rounds=70"""
+
+SWEEP = """usage: fedsofim sweep [key=v1,v2 ...] [--jobs N]
+
+All combinations of the values, with the keys of 'fedsofim run'. Configurations that share their
+data are trained together, so that a grid costs little more than its matrix products:
+  fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
+Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
+the same output.dir, continues an interrupted sweep."""
+
+TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...]
+
+The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a tenth of the
+training records that is held out, 50 rounds. The chosen settings are written to conf/chosen/tuned,
+where 'settings=tuned' finds them:
+  fedsofim tune strategy=fedgd dataset=pathmnist
+  fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
+With privacy.epsilon=E, that budget alone is searched and nothing is written."""
+
+REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--seeds 0,1,2]
+                          [--out DIR]
+
+WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
+mcnemar, partition, figures, or all. Each is printed beside the paper's figures and written as CSV,
+LaTeX and Markdown, figures as PNG and SVG, to DIR (outputs/reproduce)."""
+
+REPORT = """usage: fedsofim report DIR ... [--out FILE]
+
+Compare runs, or whole sweeps, on one self-contained HTML page (report.html by default): accuracy by
+round with bands over seeds, accuracy by epsilon, rounds to a target, what was released and what it
+cost."""
 
 RESUME = """usage: fedsofim resume DIR
 
@@ -59,12 +94,12 @@ def _run(arguments: list[str]) -> None:
     from fedsofim.compose import CONF, plain
 
     def train(config: DictConfig) -> None:
+        from fedsofim.features_command import make_absolute
         from fedsofim.session import run
 
         values = _telling_config_errors(lambda: plain(config), arguments)
-        dataset, output = values.get("dataset"), values.get("output")
-        if dataset and dataset.get("path"):
-            dataset["path"] = str(Path(str(dataset["path"])).resolve())
+        output = values.get("output")
+        make_absolute(values)
         directory = output.get("dir") if output else None
         if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
             run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
@@ -78,6 +113,66 @@ def _run(arguments: list[str]) -> None:
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     _telling_config_errors(with_config(job), arguments)
+
+
+def _sweep(arguments: list[str]) -> None:
+    if "--help" in arguments or "-h" in arguments:
+        return print(SWEEP)
+    jobs = _option(arguments, "--jobs")
+    require(jobs is None or (jobs.isdigit() and int(jobs) > 0), f"--jobs {jobs}: a number >= 1")
+    directory = [a.partition("=")[2] for a in arguments if a.startswith("output.dir=")]
+    overrides = [a for a in arguments if not a.startswith("output.dir=")]
+    from fedsofim.sweep_command import sweep
+
+    _telling_config_errors(
+        lambda: sweep(overrides, directory[-1] if directory else None, int(jobs) if jobs else None),
+        overrides,
+    )
+
+
+def _tune(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(TUNE)
+    from fedsofim.tune_command import tune_all
+
+    _telling_config_errors(lambda: tune_all(arguments), arguments)
+
+
+def _reproduce(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(REPRODUCE)
+    settings = _option(arguments, "--settings") or "published"
+    directory = _option(arguments, "--out") or "outputs/reproduce"
+    seeds = (_option(arguments, "--seeds") or "0,1,2").split(",")
+    require(all(s.isdigit() for s in seeds), f"--seeds {','.join(seeds)}: give numbers, as 0,1,2")
+    require(len(arguments) == 1, f"reproduce: name one thing, not {' '.join(arguments)}")
+    from fedsofim.reproduce_command import reproduce
+
+    _telling_config_errors(
+        lambda: reproduce(arguments[0], Path(directory), settings, [int(s) for s in seeds]),
+        [f"settings={settings}"],
+    )
+
+
+def _report(arguments: list[str]) -> None:
+    if not arguments or "--help" in arguments or "-h" in arguments:
+        return print(REPORT)
+    out = Path(_option(arguments, "--out") or "report.html")
+    from fedsofim.compare import write
+
+    write([Path(argument) for argument in arguments], out)
+    print(f"Written to {out}")
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    """Take an option and its value out of the arguments."""
+    if name not in arguments:
+        return None
+    place = arguments.index(name)
+    require(place + 1 < len(arguments), f"{name}: a value is missing")
+    value = arguments[place + 1]
+    del arguments[place : place + 2]
+    return value
 
 
 def _resume(arguments: list[str]) -> None:
@@ -113,6 +208,16 @@ def _calibrate(arguments: list[str]) -> None:
     else:
         width = max(map(len, row))
         print("\n".join(f"{name:{width}}  {value:.6g}" for name, value in row.items()))
+
+
+def _features(arguments: list[str]) -> None:
+    from fedsofim import features_command
+    from fedsofim.compose import compose
+
+    if "--help" in arguments or "-h" in arguments:
+        return print(features_command.USAGE)
+    out, overrides = features_command.split_arguments(arguments)
+    features_command.features(_telling_config_errors(lambda: compose(overrides), overrides), out)
 
 
 def _telling_config_errors(call: Callable[[], Any], overrides: Sequence[str]) -> Any:
@@ -174,7 +279,12 @@ def _fail(message: str, code: int) -> None:
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "run": _run,
     "resume": _resume,
+    "sweep": _sweep,
+    "tune": _tune,
+    "reproduce": _reproduce,
+    "report": _report,
     "calibrate": _calibrate,
+    "features": _features,
 }
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """Hydra configs, as plain mappings."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-# The budgets for which the paper's authors published settings.
+# The budgets for which settings are given.
 EPSILONS = (0.5, 1.0, 5.0, 10.0)
 
 
@@ -31,7 +33,8 @@ OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
 def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config with everything resolved, as dicts, lists and numbers."""
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    values.pop("hydra", None)
+    for choice in ("hydra", "settings", "experiment"):  # they chose other values, and hold none
+        values.pop(choice, None)
     if isinstance(values.get("strategy"), dict):
         values["strategy"].pop("settings", None)
     return values
@@ -39,7 +42,55 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """The config that these Hydra overrides give."""
+    return plain(_compose(overrides))
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """All combinations that overrides with several values stand for, as in Hydra's multirun.
+
+    >>> expand(["strategy=sofim", "seed=0,1"])
+    [['strategy=sofim', 'seed=0'], ['strategy=sofim', 'seed=1']]
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    choices = []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([override.input_line or ""])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """The configs of many combinations of overrides.
+
+    Composing takes Hydra a while, so it is done once for each choice of groups; single values are
+    then set, which gives the same since nothing is resolved before.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create()
+    composed: dict[Any, DictConfig] = {}
+    for overrides in combinations:
+        values = {
+            o.key_or_group: o.value()
+            for o in parser.parse_overrides(list(overrides))
+            if "." in o.key_or_group or not (CONF / o.key_or_group).is_dir()
+        }
+        groups = tuple(o for o in overrides if o.partition("=")[0] not in values)
+        key = (groups, tuple(values))
+        if key not in composed:  # with the values, so that Hydra checks their names
+            composed[key] = _compose(overrides)
+        config = deepcopy(composed[key])
+        for name, value in values.items():
+            OmegaConf.update(config, name, value)
+        yield plain(config)
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
     import hydra
 
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return plain(hydra.compose("config", list(overrides)))
+        return hydra.compose("config", list(overrides))

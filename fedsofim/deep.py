@@ -187,7 +187,7 @@ class DeepRecords:
         Replacing one record moves it by at most `2 clip`: an example whose gradient is not finite
         contributes zero.
         """
-        C = float(clip)
+        C = float(np.asarray(clip).item())  # one network, never a stack
         total = [self.x.new_zeros(shape) for shape in self.network.shapes]
         for batch in self.batches():
             gradients = batch.gradients(theta)
@@ -209,6 +209,11 @@ class DeepRecords:
             correct += int((z.argmax(dim=1) == batch.y).sum())
             loss += float(cross_entropy(z, batch.y, reduction="sum"))
         return correct / self.size, loss / self.size
+
+    def predict(self, theta: Array) -> Array:
+        """The most likely class of each record, `(N,)`."""
+        z = [self.network.logits(theta, batch.x).argmax(dim=1) for batch in self.batches()]
+        return torch.cat(z).numpy()
 
     def curvature(self, theta: Array) -> list[Covariances]:
         r"""Each layer's Kronecker factors (Martens & Grosse 2015; Grosse & Martens 2016).

@@ -1,6 +1,5 @@
 """A run, from its config to the pieces that the engines move."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +9,10 @@ import numpy as np
 
 from clients import CLIENTS, Client, Program
 from data.datasets import Dataset, DatasetConfig, load
+from data.features import Extraction
 from data.partition import Partition, statistics
-from data.pixels import holds_images, load_pixels
+from data.pixels import load_pixels
+from data.recipe import BackboneConfig, FeaturesConfig
 from fedsofim.config import ConfigError, build, choose, require
 from fedsofim.linalg import Array
 from fedsofim.models import MODELS, Head, Model
@@ -57,6 +58,8 @@ class Config:
     """Everything that decides a run."""
 
     dataset: DatasetConfig
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
     partition: Partition
     client: Program
     strategy_name: str
@@ -111,6 +114,11 @@ class Config:
         parts += [self.model.name] if not self.model.linear else []
         return "-".join([*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"])
 
+    @property
+    def extraction(self) -> Extraction:
+        """Where the features come from."""
+        return Extraction(dataset=self.dataset, backbone=self.backbone, features=self.features)
+
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
         releases = self.client.cost(self.rounds)
@@ -135,6 +143,8 @@ def parse(values: Mapping[str, Any]) -> Config:
     """Check a plain config, as Hydra composes it, and give it types."""
     kinds: dict[str, type[Any]] = {
         "dataset": DatasetConfig,
+        "backbone": BackboneConfig,
+        "features": FeaturesConfig,
         "partition": Partition,
         "privacy": Privacy,
         "engine": Engine,
@@ -154,11 +164,20 @@ def parse(values: Mapping[str, Any]) -> Config:
             continue  # a default; the config was written before there was a choice
         typed[key] = dict(values[key])
         kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
+    typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
+    typed["partition"] = _counted(values["partition"], typed["dataset"])
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
     config = build(Config, {**typed, "strategy_name": values["strategy"]["name"]}, "")
     config.plan()  # refuses what cannot be protected, before any data is read
     return config
+
+
+def _counted(partition: Mapping[str, Any], dataset: DatasetConfig) -> Mapping[str, Any]:
+    """A natural partition's number of clients is in the data."""
+    if partition.get("kind") == "natural" and partition.get("clients") is None:
+        return {**partition, "clients": dataset.client_count()}
+    return partition
 
 
 class Experiment(NamedTuple):
@@ -185,26 +204,28 @@ class Experiment(NamedTuple):
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
-    data = load_for(config.model, config.dataset)
+    data = _load(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    parts = config.partition.split(data.train_y, data.classes, config.seed)
+    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
     clients = [
         Client(i, network.records(data.train_x[part], data.train_y[part]))
         for i, part in enumerate(parts)
     ]
     theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
-    record["data_sha256"] = hashlib.sha256(config.dataset.file.read_bytes()).hexdigest()
+    record["data_sha256"] = data.sha256
     test = network.records(data.test_x, data.test_y)
     probes = probes_for(config.transform, network, data, config.seed)
     return Experiment(config, config.plan(), clients, test, theta, record, probes)
 
 
-def load_for(model: Model, dataset: DatasetConfig) -> Dataset:
-    """The data as the model takes it: features for a head, images where the file has them."""
-    if model.linear or not holds_images(dataset.file):
-        return load(dataset)
-    return load_pixels(dataset.file, dataset.classes)
+def _load(config: Config) -> Dataset:
+    """The data as the model takes it: images for a network where there are any, else features."""
+    dataset = config.dataset
+    images = dataset.holds_images() if dataset.path else dataset.embedded is None
+    if images and not config.model.linear:
+        return load_pixels(dataset, config.features.store)
+    return load(dataset, config.extraction.file())
 
 
 class RunState(NamedTuple):

@@ -87,6 +87,10 @@ class Examples(NamedTuple):
         """Accuracy and mean cross-entropy on these examples."""
         return evaluate(theta, self)
 
+    def predict(self, theta: Array) -> Array:
+        """The most likely class of each example, `(N,)`."""
+        return predict(theta, self)
+
     def curvature(self, theta: Array) -> list[Covariances]:
         r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
         G = np.zeros((theta.shape[-2],) * 2)
@@ -142,10 +146,12 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """
     total = np.zeros_like(theta)
     C = clip[..., 0] if isinstance(clip, np.ndarray) else clip
+    clipping = np.any(np.isfinite(C))
+    C = np.minimum(C, np.finfo(theta.dtype).max)  # a head without a clip beside one that has it
     for batch in data.chunks(CHUNK if theta.ndim == 2 else CHUNK // 2):
         r = residual(theta, batch)
         x = batch.x
-        if np.all(np.isfinite(C)):
+        if clipping:
             norm = _gradient_norms(r, batch)
             r *= (C / np.maximum(norm, C))[..., None, :]  # min(1, C / ||g||)
             if not np.isfinite(norm).all():

@@ -163,7 +163,7 @@ def _torch_side(name: str) -> tuple[Any, Any]:
     try:
         from fedsofim import deep, modules
     except ModuleNotFoundError as error:
-        require(error.name != "torch", f"model={name}: needs torch; pip install 'fedsofim[deep]'")
+        require(error.name != "torch", f"model={name}: needs torch; pip install 'fedsofim[vision]'")
         raise
     return deep, modules
 

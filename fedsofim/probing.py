@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.datasets import Dataset, probe_features, read
+from data import npz
+from data.datasets import Dataset, probe_features
 from data.probes import pink_noise
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
@@ -62,7 +63,8 @@ def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:
 
 
 def _from_file(file: Path) -> Array:
-    arrays = read(file, "transform.probes")
+    require(file.is_file(), f"transform.probes={file}: there is no such file")
+    arrays = npz.read(file)
     x = probe_features(arrays)
     if x is None:
         raise ConfigError(

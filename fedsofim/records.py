@@ -54,5 +54,8 @@ class Records(Protocol):
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy."""
 
+    def predict(self, theta: Array) -> Array:
+        """The most likely class of each record, `(N,)`."""
+
     def curvature(self, theta: Array) -> list[Covariances]:
         """The Kronecker factors of every layer. Not private: for probes, or where that is known."""

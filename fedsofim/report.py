@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fedsofim.svg import heat_map, line_chart
+from fedsofim.svg import Point, heat_map, line_chart
+
+MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
 
 STYLE = """
 :root{color-scheme:light dark}
@@ -13,16 +15,21 @@ h1{margin-bottom:0}p.lead{margin-top:.2rem;opacity:.75}
 .charts{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}
 table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .75rem;text-align:right;
 border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left}
+tbody th{font-weight:400}caption{text-align:left;font-weight:600;padding:.25rem 0}
+.legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.25rem 1.25rem}
+@media print{section{break-inside:avoid-page}body{max-width:none}}
 pre{overflow:auto;padding:1rem;background:#8881;border-radius:.5rem}.wide{overflow-x:auto}
 .warn{background:#b91c1c;color:#fff;padding:.5rem 1rem;border-radius:.5rem}
 """
 
 
 def heat_map_of(partition: Mapping[str, Any]) -> str:
-    """Records of each class at each client, as SVG."""
-    return heat_map(
-        partition["counts"], title="Records by client and class", rows="client", columns="class"
-    )
+    """Records of each class at each client, as SVG; of the first `MOST_ROWS` of many clients."""
+    counts = partition["counts"]
+    title = "Records by client and class"
+    if len(counts) > MOST_ROWS:
+        title += f" (the first {MOST_ROWS} of {len(counts)} clients; partition.csv has all)"
+    return heat_map(counts[:MOST_ROWS], title=title, rows="client", columns="class")
 
 
 def render(
@@ -31,8 +38,8 @@ def render(
     """The page of one run, from what its directory holds."""
 
     def curve(key: str, title: str, scale: float = 1.0) -> str:
-        points = [(r["round"], r[key] * scale) for r in rows if r[key] is not None]
-        return line_chart({title: points}, title=title, x="round", y="") if points else ""
+        points = [Point(r["round"], r[key] * scale) for r in rows if r[key] is not None]
+        return line_chart({title: points}, title=title, x="round") if points else ""
 
     title = f"{summary['strategy']} on {summary['dataset']}"
     charts = [

@@ -17,7 +17,8 @@ class Purpose(IntEnum):
     PARTITION = 1
     NOISE = 2
     SETUP_NOISE = 3
-    PROBE = 4
+    HOLDOUT = 4
+    PROBE = 5
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

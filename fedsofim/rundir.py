@@ -5,6 +5,7 @@ only when it holds enough to be resumed.
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,6 +20,18 @@ from fedsofim.config import ConfigError, require
 from fedsofim.experiment import RunState
 
 Row = dict[str, Any]
+
+
+def finite(value: Any) -> Any:
+    """The value, or `None` for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: it is never seen half-written."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(content)
+    os.replace(draft, path)
 
 
 class RunDir:
@@ -62,9 +75,7 @@ class RunDir:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file as a whole."""
-        draft = self.path / f".{name}.tmp"
-        draft.write_bytes(content)
-        os.replace(draft, self.path / name)
+        write_whole(self.path / name, content)
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file as a whole."""

@@ -16,12 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from data.partition import table
 from fedsofim import report
 from fedsofim.config import require
 from fedsofim.engines import ENGINES
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
+from fedsofim.features_command import watching
 from fedsofim.linalg import Array
-from fedsofim.rundir import Row, RunDir
+from fedsofim.rundir import Row, RunDir, finite
 
 console = Console(highlight=False)
 
@@ -29,7 +31,7 @@ console = Console(highlight=False)
 def run(values: Mapping[str, Any], directory: Path | None = None) -> RunDir:
     """Start a run from its plain config, and train it to the end or the first Ctrl-C."""
     config = parse(values)
-    experiment = prepare(config)
+    experiment = _prepare(config)
     state = begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
@@ -41,14 +43,21 @@ def resume(path: Path) -> RunDir:
     """Continue an interrupted run to the same result that it would have had."""
     place = RunDir.open(path)
     config = parse(place.config())
-    experiment = prepare(config)
+    experiment = _prepare(config)
     require(
         place.read_json("partition.json") == experiment.partition,
-        f"{config.dataset.file}: the data, or its division, has changed since {path} was started",
+        f"dataset={config.dataset.name}: the data, or their division, have changed since {path} "
+        "was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
     return _train(experiment, state, place)
+
+
+def _prepare(config: Config) -> Experiment:
+    with watching(console) as watch:
+        config.extraction.file(watch)
+    return prepare(config)
 
 
 def _unused(root: Path, name: str) -> Path:
@@ -64,6 +73,7 @@ def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
     config = experiment.config
     _announce(config, experiment)
     place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
+    place.write("partition.csv", table(experiment.partition).encode())
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
@@ -101,10 +111,10 @@ def measure(experiment: Experiment, state: RunState, G: Array, seconds: float) -
     return {
         "round": t,
         "accuracy": accuracy,
-        "loss": _finite(loss),
-        "epsilon": _finite(config.epsilon(t)),
-        "gradient_norm": _finite(float(np.linalg.norm(G))),
-        "theta_norm": _finite(float(np.linalg.norm(theta))),
+        "loss": finite(loss),
+        "epsilon": finite(config.epsilon(t)),
+        "gradient_norm": finite(float(np.linalg.norm(G))),
+        "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
 
@@ -124,7 +134,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "noise_multiplier": plan.noise_multiplier,
         "noise_std": plan.noise_std,
         "releases": plan.releases,
-        "clip": _finite(plan.clip),
+        "clip": finite(plan.clip),
         "adjacency": config.privacy.adjacency,
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
@@ -182,11 +192,6 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
             f"spent: epsilon {summary['epsilon']:.6g} at delta {summary['delta']:g}; "
             f"noise multiplier {summary['noise_multiplier']:.4g}, std {summary['noise_std']:.4g}"
         )
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: `None` stands for it."""
-    return value if math.isfinite(value) else None
 
 
 @contextmanager

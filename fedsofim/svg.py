@@ -3,28 +3,65 @@
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
-COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f", "#7c3aed", "#be185d", "#0f766e", "#a16207", "#475569")
+# Distinct to most colour-blind readers, and on light and dark ground.
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#a06000",
+    "#56a0d9",
+    "#7a52c7",
+    "#8a8a00",
+    "#c2185b",
+)
+DASHES = ("", "6 3", "2 3")
+
+
+class Point(NamedTuple):
+    """A point of a line, with the half-width of the band around it."""
+
+    x: float
+    y: float
+    band: float = 0.0
+
+
+def style(i: int) -> tuple[str, str]:
+    """Colour and dashes of the i-th series, so that more series than colours stay apart."""
+    return COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
 
 
 def line_chart(
-    series: Mapping[str, Sequence[tuple[float, float]]],
+    series: Mapping[str, Sequence[Point]],
     *,
     title: str,
     x: str,
-    y: str,
+    log_x: bool = False,
     width: int = 560,
-    height: int = 300,
+    height: int = 320,
 ) -> str:
-    """A chart with a line, and its name, for each series of (x, y) points."""
-    left, right, top, bottom = 52, 16, 30, 40
-    points = [p for line in series.values() for p in line if math.isfinite(p[1])]
+    """A line, and a band where it has one, for each series; the legend is the caller's."""
+    left, right, top, bottom = 52, 14, 34, 42
+    drawn = {k: [p for p in line if math.isfinite(p.y)] for k, line in series.items()}
+    points = [p for line in drawn.values() for p in line]
     if not points:
         return ""
-    xs, ys = _ticks([p[0] for p in points]), _ticks([p[1] for p in points])
+
+    def across(value: float) -> float:
+        return math.log10(value) if log_x else value
+
+    if log_x:
+        xs = sorted({p.x for p in points})
+        low, high = across(xs[0]), across(xs[-1])
+    else:
+        low, high = min(p.x for p in points), max(p.x for p in points)
+        xs = [tick for tick in _ticks([low, high]) if low <= tick <= high]
+    ys = _ticks([p.y + s * p.band for p in points for s in (-1, 1)])
 
     def px(value: float) -> float:
-        return left + (value - xs[0]) / (xs[-1] - xs[0]) * (width - left - right)
+        return left + (across(value) - low) / ((high - low) or 1) * (width - left - right)
 
     def py(value: float) -> float:
         return height - bottom - (value - ys[0]) / (ys[-1] - ys[0]) * (height - top - bottom)
@@ -32,19 +69,38 @@ def line_chart(
     out = [_open(width, height, title), _text(left, 18, title, weight=600)]
     for tick in ys:
         out.append(f'<path d="M{left} {py(tick):.1f}H{width - right}" class="grid"/>')
-        out.append(_text(left - 6, py(tick) + 4, f"{tick:g}", anchor="end"))
-    out += [_text(px(tick), height - bottom + 16, f"{tick:g}", anchor="middle") for tick in xs]
-    out.append(_text((left + width - right) / 2, height - 6, x, anchor="middle"))
-    out.append(_text(width - right, 18, y, anchor="end"))
-    for i, (name, line) in enumerate(series.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        path = "L".join(f"{px(a):.1f} {py(b):.1f}" for a, b in line if math.isfinite(b))
-        label = escape(name)
-        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2">')
-        out.append(f"<title>{label}</title></path>")
-        if len(series) > 1:
-            out.append(_text(width - right - 6, height - bottom - 8 - 16 * i, name, "end", colour))
+        out.append(_text(left - 6, py(tick) + 4, f"{tick:g}", "end"))
+    out += [_text(px(tick), height - bottom + 16, f"{tick:g}", "middle") for tick in xs]
+    out.append(_text((left + width - right) / 2, height - 6, x, "middle"))
+    for i, (name, line) in enumerate(drawn.items()):
+        out.append(_line(name, [Point(px(p.x), py(p.y)) for p in line], *style(i)))
+        edge = [(px(p.x), py(p.y + p.band)) for p in line]
+        edge += [(px(p.x), py(p.y - p.band)) for p in reversed(line)]
+        if any(p.band for p in line):
+            shape = "L".join(f"{a:.1f} {b:.1f}" for a, b in edge)
+            out.append(f'<path d="M{shape}Z" fill="{style(i)[0]}" fill-opacity=".13"/>')
     return "".join(out) + "</svg>"
+
+
+def _line(name: str, points: Sequence[Point], colour: str, dashes: str) -> str:
+    path = "L".join(f"{p.x:.1f} {p.y:.1f}" for p in points)
+    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
+    dots = "".join(f'<circle cx="{p.x:.1f}" cy="{p.y:.1f}" r="2.5"/>' for p in points)
+    return (
+        f'<g fill="{colour}" stroke="{colour}"><title>{escape(name)}</title>'
+        f'<path d="M{path}" fill="none" stroke-width="2"{dash}/>'
+        f"{dots if len(points) <= 12 else ''}</g>"
+    )
+
+
+def swatch(i: int) -> str:
+    """A short piece of the i-th line, for a legend."""
+    colour, dashes = style(i)
+    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return (
+        '<svg width="26" height="10" aria-hidden="true"><path d="M1 5H25" '
+        f'stroke="{colour}" stroke-width="3"{dash}/></svg>'
+    )
 
 
 def heat_map(counts: Sequence[Sequence[int]], *, title: str, rows: str, columns: str) -> str:
@@ -71,24 +127,22 @@ def heat_map(counts: Sequence[Sequence[int]], *, title: str, rows: str, columns:
 
 
 def _open(width: float, height: float, title: str) -> str:
-    style = (
+    css = (
         "text{font:12px system-ui,sans-serif;fill:currentColor}.grid{stroke:currentColor;"
         "stroke-opacity:.15}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-label="{escape(title)}"><style>{style}</style>'
+        f'height="{height}" role="img" aria-label="{escape(title)}"><style>{css}</style>'
     )
 
 
 def _text(
     x: float, y: float, text: str, anchor: str = "start", fill: str = "", weight: int = 400
 ) -> str:
-    style = f' style="fill:{fill}"' if fill else ""
-    bold = f' font-weight="{weight}"' if weight != 400 else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{bold}{style}>{escape(text)}</text>'
-    )
+    css = f"fill:{fill};" * bool(fill) + f"font-weight:{weight}" * (weight != 400)
+    style = f' style="{css}"' if css else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(text)}</text>'
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
@@ -96,6 +150,6 @@ def _ticks(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
     span = (high - low) or abs(high) or 1.0
     unit = 10 ** math.floor(math.log10(span / 4))
-    unit *= next(m for m in (1, 2, 5, 10) if span / 4 <= m * unit)
+    unit *= next(m for m in (1, 2, 5, 10) if span / 4 <= m * unit * (1 + 1e-9))
     first, last = math.floor(low / unit + 1e-9), math.ceil((low + span) / unit - 1e-9)
     return [round(i * unit, 12) for i in range(first, max(last, first + 1) + 1)]

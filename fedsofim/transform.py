@@ -63,7 +63,7 @@ class KFC(Transform):
         refresh_every: rounds between looks at the model; 0 keeps the first factors.
         count: how many probes; by default all of a file, or 512 that are made.
         noise: `pink` or `white`, where probes are made.
-        alpha: of pink noise, whose power falls as $1/f^\alpha$.
+        alpha: of pink noise, whose amplitude falls as $1/f^\alpha$.
         probes: a `.npz` file with `probe_x`, for data that brings none.
     """
 

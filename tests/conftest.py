@@ -1,5 +1,6 @@
 """What the tests share: small data, composed configs, and the program in a process of its own."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 
+from fedsofim.cli import main
 from fedsofim.compose import compose
 from fedsofim.experiment import parse
 
@@ -34,7 +37,7 @@ def root():
 @pytest.fixture(scope="session")
 def config_of():
     """A checked config from Hydra overrides."""
-    return lambda *overrides: parse(compose(overrides))
+    return functools.cache(lambda *overrides: parse(compose(overrides)))
 
 
 @pytest.fixture
@@ -52,6 +55,26 @@ def cli(tmp_path, environment):
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
         )
+
+    return run
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch, capfd):
+    """As `cli`, without the time that a new process takes."""
+
+    def run(*arguments):
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", ["fedsofim", *map(str, arguments)])
+            patch.setenv("HYDRA_FULL_ERROR", "1")  # the program sets it, for its process
+            try:
+                main()
+                code = 0
+            except SystemExit as ended:
+                code = ended.code
+        GlobalHydra.instance().clear()
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
 

@@ -87,6 +87,15 @@ def test_a_stack_of_heads_is_each_head_alone(rng, stack, clip):
     np.testing.assert_allclose(head.clipped_gradient_sum(theta, data, clip), alone, rtol=1e-10)
 
 
+def test_heads_of_a_stack_may_have_clips_of_their_own(rng):
+    _, x, y = make(rng, 1500, 6, 4)
+    theta, clips = rng.normal(size=(3, 4, 7)), (0.5, math.inf, 2.0)
+    data = head.examples(x, y, 4)
+    alone = [head.clipped_gradient_sum(t, data, c) for t, c in zip(theta, clips, strict=True)]
+    together = head.clipped_gradient_sum(theta, data, np.array(clips)[:, None, None])
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+
+
 def test_zero_gradients_stay_zero():
     theta = np.zeros((2, 3))
     theta[0, -1] = 1e4  # so sure of class 0 that the softmax is exactly one-hot

@@ -11,6 +11,7 @@ from clients.program import transformed
 from fedsofim import head
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
+from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.experiment import begin, parse, prepare
 from fedsofim.linalg import inverse_root
@@ -203,6 +204,18 @@ def test_every_strategy_takes_it_and_resumes_bit_for_bit(small, strategy, tmp_pa
         place = RunDir.create(tmp_path / f"run{stop}", {}, {}, half)
         resumed = run(e, place.restore(begin(e)), lambda *_: False)
         np.testing.assert_array_equal(resumed.server.theta, whole.server.theta)
+
+
+def test_a_stack_of_runs_gives_each_runs_own_result(small):
+    rates = [("strategy=fedgd", "strategy.lr=0.1"), ("strategy=sofim", "privacy.clip=2")]
+    experiments = [experiment(small, *o, "rounds=12", "transform.refresh_every=5") for o in rates]
+    assert len({stacked.stack_key(e.config) for e in experiments}) == 1
+    together = stacked.run(experiments, lambda servers: None)
+    for e, server in zip(experiments, together, strict=True):
+        alone = run(e, begin(e), lambda *_: False).server
+        np.testing.assert_allclose(server.theta, alone.theta, rtol=1e-3, atol=1e-4)
+    plain = parse(compose(overrides(small, "rounds=12")))
+    assert stacked.stack_key(plain) != stacked.stack_key(experiments[0].config)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

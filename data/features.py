@@ -1,0 +1,201 @@
+"""From a config to its file of features: embedded, the user's own, cached, or made from images.
+
+What is made is kept under a name that is a hash of all that decided it - the content of the
+images, the weights, the preprocessing - so a run extracts once and never finds a stale file.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data import npz
+from data.catalog import Source, locate
+from data.datasets import DatasetConfig
+from data.download import Watch, silent
+from data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
+from data.vision import optional
+from fedsofim import __version__
+from fedsofim.config import require
+from fedsofim.linalg import Array
+
+
+class _Inputs(NamedTuple):
+    """All that decides a file of features, found: the images, the weights, and the recipe."""
+
+    source: Source
+    weights: Path | None
+    recipe: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction:
+    """Images, a backbone, and how the one goes through the other."""
+
+    dataset: DatasetConfig
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
+
+    def file(self, watch: Watch = silent) -> Path:
+        """The file of features, extracted now if there is none yet."""
+        if ready := self._ready():
+            return ready
+        inputs = self._find(watch)
+        cached = self._cached(inputs)
+        if not cached.is_file():
+            self._extract(inputs, cached, watch)
+        return cached
+
+    def write(self, out: Path, watch: Watch = silent) -> None:
+        """Write the features of images to a new file; the cache may have them, but gains none."""
+        require(out.suffix == ".npz", f"out={out}: must end in .npz")
+        require(not out.exists(), f"out={out}: exists already; name another")
+        ready = self._ready()
+        require(
+            ready is None,
+            f"dataset={self.dataset.name}: has features already, in {ready}; "
+            "name its images with dataset.root",
+        )
+        inputs = self._find(watch)
+        cached = self._cached(inputs)
+        if cached.is_file():
+            with whole(out) as draft:
+                shutil.copyfile(cached, draft)
+        else:
+            self._extract(inputs, out, watch)
+
+    def _ready(self) -> Path | None:
+        """The file of features that the config names or the project embeds."""
+        if self.dataset.path is not None:
+            return None if self.dataset.holds_images() else self.dataset.file
+        own = (self.backbone.name, self.backbone.weights) == ("resnet20", "own")
+        return self.dataset.embedded if own else None
+
+    def _find(self, watch: Watch) -> _Inputs:
+        store = self.features.store
+        weights = self.backbone.file(store, watch)
+        source = locate(self.dataset, store, watch)
+        read = {name: getattr(self.dataset, name) for name in ("classes", "as_rgb", "label")}
+        recipe = {
+            "dataset": {
+                "name": self.dataset.name,
+                "sha256": fingerprint(source.files, store / "fingerprints"),
+                "read": {name: value for name, value in read.items() if value},
+            },
+            "backbone": {
+                "name": self.backbone.name,
+                "sha256": _sha256(weights) if weights else "random",
+            },
+            "preprocessing": Preprocessing().describe(),
+            "features": "global average pool after the last ReLU",
+            "precision": self.features.precision,
+            "probes": self.features.probes,
+        }
+        return _Inputs(source, weights, recipe)
+
+    def _cached(self, inputs: _Inputs) -> Path:
+        key = hashlib.sha256(json.dumps(inputs.recipe, sort_keys=True).encode()).hexdigest()
+        name = f"{self.dataset.name}-{self.backbone.name}-{key[:24]}.npz"
+        return self.features.store / "features" / name
+
+    def _extract(self, inputs: _Inputs, out: Path, watch: Watch) -> None:
+        optional("torch")
+        from data.backbones import load_backbone, random_backbone
+        from data.extraction import extract, probe_features
+
+        source, weights, recipe = inputs
+        name, options = self.backbone.name, self.features
+        network = load_backbone(name, weights) if weights else random_backbone(name, seed=0)
+        images = source.open()
+        arrays = extract(network, images, Preprocessing(), batch=options.batch, watch=watch)
+        if options.probes:
+            arrays["probe_x"] = probe_features(network, options.probes, watch)
+        arrays = quantise(arrays) if options.precision == "uint8" else half(arrays)
+        dataset = {"classes": images.classes, "licence": source.licence()}
+        provenance = recipe | {
+            "dataset": recipe["dataset"] | dataset,
+            "backbone": recipe["backbone"] | {"weights": weights.name if weights else "random"},
+            "made_by": f"fedsofim {__version__}",
+        }
+        save(out, npz.seal(arrays, provenance))
+
+
+def half(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Features in half precision, each rounded by itself."""
+    with np.errstate(over="ignore"):
+        out = {k: v.astype(np.float16) if k.endswith("_x") else v for k, v in arrays.items()}
+    for name, value in out.items():
+        fits = not name.endswith("_x") or bool(np.isfinite(value).all())
+        require(fits, f"{name}: features beyond half precision's 65504")
+    return out
+
+
+def quantise(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Features in 8 bits, value = `lo + scale * q` by column; for public data only.
+
+    >>> coded = quantise({"train_x": np.array([[0.0], [2.0], [51.0]], np.float32)})
+    >>> coded["train_x"].ravel().tolist(), float(coded["lo"][0] + coded["scale"][0] * 255)
+    ([0, 10, 255], 51.0)
+    """
+    tables = [v for k, v in arrays.items() if k.endswith("_x")]
+    lo = np.min([t.min(axis=0) for t in tables], axis=0).astype(np.float32)
+    span = np.max([t.max(axis=0) for t in tables], axis=0) - lo
+    scale = np.where(span > 0, span / 255, 1).astype(np.float32)
+    coded = {k: code(v, lo, scale) if k.endswith("_x") else v for k, v in arrays.items()}
+    return {**coded, "lo": lo, "scale": scale}
+
+
+def code(features: Array, lo: Array, scale: Array) -> Array:
+    """The nearest 8-bit codes of features."""
+    return np.rint((features - lo) / scale).clip(0, 255).astype(np.uint8)
+
+
+def save(file: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a `.npz` that appears only when it is complete; 8-bit codes are worth compressing."""
+    coded = any(v.dtype == np.uint8 for k, v in arrays.items() if k.endswith("_x"))
+    write: Callable[..., None] = np.savez_compressed if coded else np.savez
+    with whole(file) as draft, open(draft, "wb") as stream:
+        write(stream, **arrays)
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `file` if nothing fails."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def fingerprint(files: Sequence[Path], memory: Path) -> str:
+    """The SHA-256 of all files' names and content.
+
+    It is remembered in the folder `memory` for as long as names, sizes and times stay the same, so
+    that gigabytes of images are read once, and not before every run.
+    """
+    root = Path(os.path.commonpath([file.resolve().parent for file in files]))
+    stats = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
+    note = memory / hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+    with suppress(OSError):
+        return note.read_text()
+    total = hashlib.sha256()
+    for file in files:
+        total.update(f"{file.resolve().relative_to(root)} {_sha256(file)}\n".encode())
+    with suppress(OSError), whole(note) as draft:
+        draft.write_text(total.hexdigest())
+    return total.hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,115 @@
+"""Reading `.npz` files: whole and checked, or one array at a time in batches of rows.
+
+An archive's arrays are streamed, so a file of images larger than memory can be read.
+"""
+
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fedsofim.config import ConfigError, require
+from fedsofim.linalg import Array
+
+# What reading a damaged archive can raise.
+DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+PROVENANCE, SHA256 = "provenance", "sha256"
+
+
+class Header(NamedTuple):
+    """What an array is, before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool = False
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Let every error of reading `file` be a `ConfigError` that begins with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        told = str(error)
+        raise ConfigError(told if told.startswith(str(file)) else f"{file}: {told}") from None
+    except DAMAGE as error:
+        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+
+
+def headers(file: Path) -> dict[str, Header]:
+    """The arrays of an archive, by name; only headers are read."""
+    with naming(file), zipfile.ZipFile(file) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        out = {}
+        for name in names:
+            with archive.open(f"{name}.npy") as stream:
+                out[name] = _header(stream)
+        return out
+
+
+def rows(file: Path, name: str, size: int) -> Iterator[Array]:
+    """The array `name`, at most `size` rows at a time, in order; one batch is in memory."""
+    with naming(file), zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as stream:
+        shape, dtype, fortran_order = _header(stream)
+        require(not fortran_order, f"{name} is in Fortran order; save it in C order")
+        row = dtype.itemsize * int(np.prod(shape[1:]))
+        for start in range(0, shape[0], size):
+            count = min(size, shape[0] - start)
+            content = stream.read(count * row)
+            require(len(content) == count * row, f"{name} ends after {start} of {shape[0]} rows")
+            yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
+        stream.read(1)  # the end of the array, where the archive's checksum is compared
+
+
+def read(file: Path, *names: str) -> dict[str, Array]:
+    """The arrays with these names, or all; those that are not there are left out."""
+    with naming(file):
+        zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in names or arrays.files if name in arrays}
+
+
+def _header(stream: IO[bytes]) -> Header:
+    version = npy.read_magic(stream)
+    require(version in ((1, 0), (2, 0)), f".npy version {version} is not known")
+    parse = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran_order, dtype = parse(stream)
+    return Header(shape, dtype, fortran_order and len(shape) > 1)
+
+
+def digest(arrays: Mapping[str, Array]) -> str:
+    """The SHA-256 of named arrays: their names, types, shapes and content; not of `sha256`."""
+    total = hashlib.sha256()
+    for name in sorted(arrays.keys() - {SHA256}):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(array.data if array.dtype.kind in "biuf" else array.tobytes())
+    return total.hexdigest()
+
+
+def seal(arrays: Mapping[str, Array], provenance: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays with where they come from, and a hash over all of it."""
+    text = json.dumps(provenance, indent=1, sort_keys=True)
+    sealed = {**arrays, PROVENANCE: np.array(text)}
+    return {**sealed, SHA256: np.array(digest(sealed))}
+
+
+def check_seal(arrays: Mapping[str, Array]) -> None:
+    """Refuse arrays that are not what was sealed; those that never were have nothing to check."""
+    if SHA256 in arrays:
+        require(
+            str(arrays[SHA256]) == digest(arrays),
+            "damaged, or changed since it was written: its content does not have its hash",
+        )
+
+
+def provenance(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Where sealed arrays come from; empty for others."""
+    return dict(json.loads(str(arrays[PROVENANCE]))) if PROVENANCE in arrays else {}

@@ -1,0 +1,113 @@
+"""The stacked engine: many configurations in one pass over the data.
+
+Configurations that differ only in what the server does, in the budget or in the clip work on the
+same records, so their heads are stacked `(S, K, F+1)` and every matrix product serves all of them.
+They share the noise draws of their seed, each at its own scale, so each result is that of a run of
+its own (to float32 rounding: the products are blocked differently).
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from clients.program import transformed
+from fedsofim.experiment import Config, Experiment, refresh
+from fedsofim.linalg import Array
+from fedsofim.privacy.mechanism import Adjacency
+from fedsofim.privacy.plan import Plan
+from fedsofim.rng import Purpose, stream
+from strategies.rule import ServerState, aggregate, broadcast, start, step
+
+
+def stack_key(config: Config) -> Hashable:
+    """Configurations with equal keys can be stacked."""
+    sent = config.strategy.broadcast(start(config.strategy, np.zeros((2, 2), np.float32)))
+    return (
+        config.dataset,
+        config.partition,
+        config.client,
+        config.aggregation,
+        config.rounds,
+        config.seed,
+        config.private,
+        config.privacy.adjacency,
+        tuple(sorted(sent)),
+        config.transform,
+        config.model if config.model.linear else object(),  # a network is never stacked
+    )
+
+
+@dataclass(frozen=True)
+class StackedPlan:
+    """The plans of a stack, as the clients see them."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def clip(self) -> Array:
+        """The clip of each head, `(S, 1, 1)`."""
+        return _column([plan.clip for plan in self.plans])
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The same for all."""
+        return self.plans[0].adjacency
+
+    @property
+    def client_noise_multiplier(self) -> Array:
+        """The noise of each head, `(S, 1, 1)`."""
+        return _column([plan.client_noise_multiplier for plan in self.plans])
+
+    def client_setup_multiplier(self, unit_sensitivity: float) -> Array:
+        """The noise on what is released before the first round, `(S, 1, 1)`."""
+        return _column([plan.client_setup_multiplier(unit_sensitivity) for plan in self.plans])
+
+
+def run(
+    experiments: Sequence[Experiment], on_round: Callable[[list[ServerState]], None]
+) -> list[ServerState]:
+    """Train a stack, from the first round to the last.
+
+    Args:
+        experiments: with the same clients and equal stack keys.
+        on_round: called after every round with the new states.
+
+    Returns:
+        The last state of each.
+    """
+    clients, config = experiments[0].clients, experiments[0].config
+    rules = [e.config.strategy for e in experiments]
+    servers = [refresh(e, start(e.config.strategy, e.theta)) for e in experiments]
+    plan = StackedPlan(tuple(e.plan for e in experiments))
+    sizes = np.array([client.data.size for client in clients])
+    program, seed = config.client, config.seed
+    memory = program.init(np.stack([e.theta for e in experiments]), len(clients))
+
+    released = program.setup(clients, plan, partial(stream, seed, Purpose.SETUP_NOISE, 0))
+    if released is not None:
+        setup = aggregate(released, sizes, config.aggregation)
+        servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
+    for t in range(config.rounds):
+        received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
+        clients = transformed(clients, received)
+        noise = partial(stream, seed, Purpose.NOISE, t)
+        releases, memory = program.release(received, clients, memory, plan, noise)
+        Gs = aggregate(releases, sizes, config.aggregation)
+        servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
+        servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
+        on_round(servers)
+    return servers
+
+
+def _column(values: Sequence[float]) -> Array:
+    return np.array(values, np.float32)[:, None, None]
+
+
+def _stack(broadcasts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Arrays by name, stacked; single numbers become `(S, 1, 1)`."""
+    stacked = {name: np.stack([b[name] for b in broadcasts]) for name in broadcasts[0]}
+    if "U_A" in stacked:
+        stacked["U_A"] = stacked["U_A"][0]  # it follows from the probes alone: the same for all
+    return {k: v[:, None, None] if v.ndim == 1 else v for k, v in stacked.items()}

@@ -1,0 +1,186 @@
+"""The paper's evaluation: what each table needs, and how it reads beside the paper's figures."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from fedsofim.compose import EPSILONS, compose_many
+from fedsofim.experiment import parse
+from fedsofim.linalg import Array
+from fedsofim.sweep import Result, run_all
+from fedsofim.tables import Score, Table, paper, score
+
+METHODS = {
+    "DP-FedGD": "fedgd",
+    "DP-FedAvg": "fedavg",
+    "DP-FedFC": "fedfc",
+    "DP-SCAFFOLD": "scaffold",
+    "DP-FedAdam": "fedadam",
+    "DP-FedYogi": "fedyogi",
+    "DP-FTRL": "ftrl",
+    "DP-AdaFedProx": "adafedprox",
+    "DP-FedSOFIM": "sofim",
+}
+ROUNDS = (10, 20, 30, 40, 50, 60, 70)
+RHOS = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+ABLATIONS = {
+    "Grad-only": ["strategy.precondition=false", "strategy.beta=0"],
+    "EMA-only": ["strategy.precondition=false"],
+    "DP-FedSOFIM": [],
+}
+Progress = Callable[[int, int], None]
+
+
+class Runs(NamedTuple):
+    """The runs of one cell over seeds: accuracy by round, and the last predictions."""
+
+    accuracy: dict[int, list[float]]
+    predictions: list[Array]
+
+    def at(self, t: int) -> Score:
+        """Mean and spread after round `t`."""
+        return score(self.accuracy[t])
+
+
+class Lab:
+    """Runs configurations once, and remembers them for every table that asks."""
+
+    def __init__(self, extra: Sequence[str], seeds: Sequence[int], progress: Progress) -> None:
+        self.extra, self.seeds, self.progress = list(extra), list(seeds), progress
+        self._known: dict[tuple[str, ...], Runs] = {}
+
+    def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
+        """The runs of each cell, given as overrides; all that are not known yet run together."""
+        keys = [tuple(cell) for cell in cells]
+        new = [key for key in dict.fromkeys(keys) if key not in self._known]
+        jobs = [[*key, *self.extra, f"seed={seed}"] for key in new for seed in self.seeds]
+        results: dict[int, Result] = {}
+        configs = [parse(values) for values in compose_many(jobs)]
+        for result in run_all(configs):
+            results[result.number] = result
+            self.progress(len(results), len(jobs))
+        for i, key in enumerate(new):
+            runs = [results[i * len(self.seeds) + j] for j in range(len(self.seeds))]
+            curves = [{p["round"]: p["accuracy"] for p in run.curve} for run in runs]
+            accuracy = {t: [curve[t] for curve in curves] for t in curves[0]}
+            self._known[key] = Runs(accuracy, [run.predictions for run in runs])
+        return [self._known[key] for key in keys]
+
+
+def _cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
+    strategy = METHODS[method]
+    return [
+        f"experiment={experiment}",
+        f"strategy={strategy}",
+        f"privacy.epsilon={epsilon:g}",
+        *more,
+    ]
+
+
+def accuracy_table(lab: Lab, number: str) -> Table:
+    """Tables 3 to 6, 8 and 9: accuracy by round, for each budget and method."""
+    theirs = {
+        (float(r["epsilon"]), r["method"], int(r["round"])): float(r["mean"])
+        for r in paper("accuracy")
+        if r["table"] == number
+    }
+    methods = [m for m in METHODS if (EPSILONS[0], m, ROUNDS[0]) in theirs]
+    keys = [(epsilon, method) for epsilon in EPSILONS for method in methods]
+    runs = dict(zip(keys, lab.run([_cell(f"table{number}", m, e) for e, m in keys]), strict=True))
+    rows = []
+    for epsilon, method in keys:
+        gap = runs[epsilon, method].at(70).mean - runs[epsilon, "DP-FedGD"].at(70).mean
+        their_gap = theirs[epsilon, method, 70] - theirs[epsilon, "DP-FedGD", 70]
+        cells = []
+        for t in ROUNDS:
+            cells += [str(runs[epsilon, method].at(t)), f"{theirs[epsilon, method, t]:.2f}"]
+        shown = (f"{gap:+.2f}", f"{their_gap:+.2f}", f"{gap - their_gap:+.2f}")
+        rows.append((f"{epsilon:g}", method, *cells, *shown))
+    header = ("eps", "method", *(h for t in ROUNDS for h in (f"T={t}", "paper")))
+    return Table(
+        f"Table {number}: test accuracy (%) by round, ours and the paper's; gap to DP-FedGD, T=70",
+        (*header, "gap", "paper's gap", "difference"),
+        rows,
+    )
+
+
+def ablation_table(lab: Lab, number: str) -> Table:
+    """Tables 10 and 11: SOFIM without its preconditioner, and without its momentum as well."""
+    experiment = {"10": "table3", "11": "table4"}[number]
+    theirs = {
+        (r["variant"], float(r["epsilon"])): f"{r['mean']}±{r['std']}"
+        for r in paper("ablation")
+        if r["table"] == number
+    }
+    keys = [(variant, epsilon) for variant in ABLATIONS for epsilon in EPSILONS]
+    cells = [_cell(experiment, "DP-FedSOFIM", e, *ABLATIONS[v]) for v, e in keys]
+    ours = dict(zip(keys, lab.run(cells), strict=True))
+    rows = [
+        (v, *(s for e in EPSILONS for s in (str(ours[v, e].at(70)), theirs[v, e])))
+        for v in ABLATIONS
+    ]
+    header = ("variant", *(h for e in EPSILONS for h in (f"eps {e:g}", "paper")))
+    return Table(f"Table {number}: ablation, accuracy (%) at round 70", header, rows)
+
+
+def rho_table(lab: Lab) -> Table:
+    """Table 12: SOFIM's accuracy as its regulariser changes."""
+    keys = [(data, e, rho) for rho in RHOS for data in ("cifar10", "pathmnist") for e in (1, 5)]
+    tables = {"cifar10": "table3", "pathmnist": "table4"}
+    cells = [_cell(tables[d], "DP-FedSOFIM", e, f"strategy.rho={rho}") for d, e, rho in keys]
+    ours = dict(zip(keys, lab.run(cells), strict=True))
+    theirs = {
+        (r["dataset"], float(r["epsilon"]), float(r["rho"])): f"{r['mean']}±{r['std']}"
+        for r in paper("rho_sensitivity")
+    }
+    columns = [(data, e) for data in tables for e in (1, 5)]
+    rows = [
+        (
+            f"{rho:g}",
+            *(s for d, e in columns for s in (str(ours[d, e, rho].at(70)), theirs[d, e, rho])),
+        )
+        for rho in RHOS
+    ]
+    header = ("rho", *(h for d, e in columns for h in (f"{d} eps {e}", "paper")))
+    return Table("Table 12: sensitivity to rho, accuracy (%) at round 70", header, rows)
+
+
+def mcnemar_table(lab: Lab, labels: Callable[[str], Array]) -> Table:
+    """Appendix J: is SOFIM's lead over each baseline more than chance, record by record?"""
+    rows: list[tuple[str, ...]] = []
+    for data, experiment in (("cifar10", "table3"), ("pathmnist", "table4")):
+        y = labels(data)
+        keys = [(e, m) for e in EPSILONS for m in METHODS]
+        runs = dict(zip(keys, lab.run([_cell(experiment, m, e) for e, m in keys]), strict=True))
+        for e, m in keys:
+            if m == "DP-FedSOFIM":
+                continue
+            ours, base = (runs[e, x].predictions[0] == y for x in ("DP-FedSOFIM", m))
+            n10, n01 = int((ours & ~base).sum()), int((~ours & base).sum())
+            chi2, p = mcnemar(n10, n01)
+            accuracies = (f"{100 * ours.mean():.2f}", f"{100 * base.mean():.2f}")
+            shown = (str(n10), str(n01), f"{chi2:.2f}", f"{p:.2g}")
+            rows.append((data, f"{e:g}", m, *accuracies, *shown, _their_p(data, e, m)))
+    header = ("data", "eps", "baseline", "SOFIM %", "baseline %", "n10", "n01", "chi2", "p")
+    return Table("McNemar's test at round 70, seed 0", (*header, "paper's p"), rows)
+
+
+def mcnemar(n10: int, n01: int) -> tuple[float, float]:
+    """McNemar's statistic with continuity correction, and its p-value (chi-square, 1 df).
+
+    >>> chi2, p = mcnemar(529, 700)
+    >>> round(chi2, 3), p < 1e-4
+    (23.515, True)
+    """
+    if n10 + n01 == 0:
+        return 0.0, 1.0
+    chi2 = max(0, abs(n10 - n01) - 1) ** 2 / (n10 + n01)
+    return chi2, math.erfc(math.sqrt(chi2 / 2))
+
+
+def _their_p(data: str, epsilon: float, method: str) -> str:
+    for r in paper("mcnemar"):
+        same = (r["dataset"], r["backbone"], r["baseline"]) == (data, "resnet20", method)
+        if same and float(r["epsilon"]) == epsilon:
+            return r["p"]
+    return "-"

@@ -1,0 +1,195 @@
+"""Many configurations at once: stacked where they share data, in parallel where they do not."""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from io import BytesIO, StringIO
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsofim.compose import compose_many, expand
+from fedsofim.config import require
+from fedsofim.engines import stacked
+from fedsofim.experiment import Config, Experiment, parse, prepare
+from fedsofim.linalg import Array
+from fedsofim.rundir import Row, finite, write_whole
+from strategies.rule import ServerState
+
+# Heads in one stack: enough that the data's way through the cache is paid for many times over,
+# few enough that a chunk's logits stay in it.
+STACK = 32
+
+
+class Result(NamedTuple):
+    """What one configuration gave.
+
+    Attributes:
+        number: its place among the configurations.
+        curve: one row for each recorded round: round, accuracy, loss, epsilon.
+        predictions: the class of each test record after the last round.
+        theta: the last parameters.
+    """
+
+    number: int
+    curve: list[dict[str, Any]]
+    predictions: Array
+    theta: Array
+
+
+def run_all(
+    configs: Sequence[Config], *, every: int = 10, jobs: int | None = None
+) -> Iterator[Result]:
+    """Run all configurations, and give each result as soon as it is there.
+
+    Args:
+        configs: what to run, on the local engine.
+        every: rounds between recorded rounds; the last is always recorded.
+        jobs: processes; by default one for each core.
+    """
+    stacks = list(_stacks(configs))
+    jobs = min(jobs or os.cpu_count() or 1, len(stacks)) or 1
+    tasks = [([configs[i] for i in stack], stack, every) for stack in stacks]
+    if jobs == 1:
+        for task in tasks:
+            yield from _run_stack(*task)
+        return
+    # Stacks are independent: a process each beats threads inside the products.
+    single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in single}
+    os.environ.update(single)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
+        pending: set[Future[list[Result]]] = {pool.submit(_run_stack, *task) for task in tasks}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _stacks(configs: Sequence[Config]) -> Iterable[list[int]]:
+    """Indices of configurations that can be run together."""
+    groups: dict[Any, list[int]] = {}
+    for i, config in enumerate(configs):
+        groups.setdefault(stacked.stack_key(config), []).append(i)
+    for indices in groups.values():
+        parts = -(-len(indices) // STACK)
+        for part in np.array_split(indices, parts):
+            yield part.tolist()
+
+
+_loaded: dict[Any, Experiment] = {}  # the last data this process worked on
+
+
+def _load(config: Config) -> Experiment:
+    key = (config.dataset, config.partition, config.seed, config.model, config.transform)
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = prepare(config)
+    return _loaded[key]
+
+
+def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) -> list[Result]:
+    first = configs[0]
+    base = _load(first)
+    experiments = [base._replace(config=c, plan=c.plan()) for c in configs]
+    curves: list[list[dict[str, Any]]] = [[] for _ in configs]
+
+    def on_round(servers: list[ServerState]) -> None:
+        t = servers[0].t
+        if t % every and t != first.rounds:
+            return
+        for curve, experiment, server in zip(curves, experiments, servers, strict=True):
+            accuracy, loss = experiment.test.evaluate(server.theta)
+            epsilon = experiment.config.epsilon(t)
+            curve.append({"round": t, "accuracy": accuracy, "loss": loss, "epsilon": epsilon})
+
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverging setting is a result, too
+        finals = stacked.run(experiments, on_round)
+    return [
+        Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta)
+        for index, curve, s in zip(indices, curves, finals, strict=True)
+    ]
+
+
+class Sweep:
+    """A sweep's directory: one line for each finished configuration, and tables made of them."""
+
+    def __init__(self, path: Path, overrides: Sequence[str]) -> None:
+        self.path, self.overrides = path, list(overrides)
+        self.combinations = expand(overrides)
+        path.mkdir(parents=True, exist_ok=True)
+        asked = path / "sweep.json"
+        if asked.is_file():
+            require(
+                json.loads(asked.read_text()) == self.overrides,
+                f"output.dir={path}: holds another sweep; name another directory",
+            )
+        else:
+            require(not any(path.iterdir()), f"output.dir={path}: is not empty, and no sweep")
+            write_whole(asked, json.dumps(self.overrides).encode())
+
+    def finished(self) -> dict[int, list[Row]]:
+        """The curves of the configurations that are done, by index."""
+        done = {}
+        file = self.path / "results.jsonl"
+        for line in file.read_text().splitlines() if file.is_file() else []:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # cut short by a crash; it is run again
+            done[row["index"]] = row["curve"]
+        return done
+
+    def run(self, jobs: int | None, show: Callable[[int, int], None]) -> list[Row]:
+        """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
+        configs = [parse(values) for values in compose_many(self.combinations)]
+        done = self.finished()
+        todo = [i for i in range(len(configs)) if i not in done]
+        show(len(done), len(configs))
+        with open(self.path / "results.jsonl", "a") as file:
+            for result in run_all([configs[i] for i in todo], jobs=jobs):
+                index = todo[result.number]
+                done[index] = [{k: finite(v) for k, v in row.items()} for row in result.curve]
+                file.write(json.dumps({"index": index, "curve": done[index]}) + "\n")
+                file.flush()
+                show(len(done), len(configs))
+        rows = list(self._rows(done))
+        self._write_tables(rows)
+        return rows
+
+    def _rows(self, done: Mapping[int, list[Row]]) -> Iterator[Row]:
+        for index, overrides in enumerate(self.combinations):
+            settings = {k: _number(v) for k, v in (o.split("=", 1) for o in overrides)}
+            for point in done[index]:
+                yield {**settings, **point}
+
+    def _write_tables(self, rows: Sequence[Row]) -> None:
+        text = StringIO()
+        writer = csv.DictWriter(text, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(self.path / "results.csv", text.getvalue().encode())
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            return  # the extra 'tables' is not installed; the CSV holds the same
+        buffer = BytesIO()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), buffer)
+        write_whole(self.path / "results.parquet", buffer.getvalue())
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

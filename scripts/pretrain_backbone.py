@@ -1,0 +1,291 @@
+"""Train a backbone on CIFAR-100 by the recipe of the project's own weights.
+
+    python scripts/pretrain_backbone.py resnet20 --images DIR --out resnet20.pt
+    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt --epochs 24
+
+DIR holds `cifar-100-python/` (torchvision's) or `cifar100.npz` (scripts/pack_images.py); a `.npz`
+file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same command with
+--resume goes on to the same weights that an uninterrupted training would have given.
+
+SGD with Nesterov momentum .9, weight decay 5e-4, batches of 128, one learning-rate cycle (.025 up
+to .25 over the first 20 %, down to .000025), random crops from 4 black pixels around, random flips.
+"""
+
+import argparse
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from data.backbones import BACKBONES, Backbone
+from data.catalog import locate
+from data.datasets import DatasetConfig
+from data.images import Split
+from data.recipe import Preprocessing
+from fedsofim.config import ConfigError, require
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that decides the weights, besides the images."""
+
+    backbone: str
+    epochs: int = 24
+    batch: int = 128
+    lr: float = 0.25
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup: float = 0.2
+    pad: int = 4
+    seed: int = 0
+
+    def lr_at(self, share: float) -> float:
+        """The learning rate when this share of all steps is done: a cosine up, a cosine down."""
+        start, end = self.lr / 10, self.lr / 10_000
+        if share < self.warmup:
+            return _cosine(start, self.lr, share / self.warmup)
+        return _cosine(self.lr, end, (share - self.warmup) / (1 - self.warmup))
+
+
+def _cosine(a: float, b: float, share: float) -> float:
+    return b + (a - b) * (1 + math.cos(math.pi * share)) / 2
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in memory, once: `(N, 3, 32, 32)` uint8 and `(N,)` labels."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def read(cls, split: Split) -> "Images":
+        """All of a split."""
+        x = torch.empty((len(split.labels), 3, 32, 32), dtype=torch.uint8)
+        start = 0
+        for batch in split.batches(1000):
+            chunk = torch.from_numpy(np.array(batch)).permute(0, 3, 1, 2)
+            require(
+                chunk.shape[2:] == (32, 32), f"images are {tuple(chunk.shape[2:])}, not 32 x 32"
+            )
+            x[start : start + len(chunk)] = chunk
+            start += len(chunk)
+        return cls(x, torch.from_numpy(split.labels))
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Inputs of a backbone, in the layout that CPUs convolve fastest."""
+    how = Preprocessing()
+    mean, std = torch.tensor(how.mean)[:, None, None], torch.tensor(how.std)[:, None, None]
+    return ((x.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+def augment(x: Tensor, pad: int) -> Tensor:
+    """Each image shifted by up to `pad` pixels, black from outside, and flipped half the time."""
+    n, _, height, width = x.shape
+    padded = nn.functional.pad(x, (pad, pad, pad, pad))
+    rows = torch.randint(2 * pad + 1, (n, 1)) + torch.arange(height)
+    columns = torch.randint(2 * pad + 1, (n, 1)) + torch.arange(width)
+    flip = torch.rand(n, 1) < 0.5
+    columns = torch.where(flip, columns.flip(1), columns)
+    return padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
+        0, 3, 1, 2
+    )
+
+
+class Training:
+    """A training that can be left after any step and taken up again.
+
+    Random numbers are derived from the seed and the step, so there is no generator to save.
+    """
+
+    def __init__(self, recipe: Recipe, classes: int, images: Images) -> None:
+        self.recipe, self.images = recipe, images
+        torch.manual_seed(recipe.seed)
+        network = BACKBONES[recipe.backbone](classes)
+        self.network: Backbone = network.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(),
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            nesterov=True,
+            weight_decay=recipe.weight_decay,
+        )
+        self.step = 0
+        self.steps_per_epoch = len(images.y) // recipe.batch
+        require(self.steps_per_epoch >= 1, f"{len(images.y)} images do not fill a batch")
+
+    @property
+    def steps(self) -> int:
+        """How many steps the whole training takes."""
+        return self.recipe.epochs * self.steps_per_epoch
+
+    def advance(self) -> float:
+        """Take one step; its loss."""
+        recipe, (epoch, k) = self.recipe, divmod(self.step, self.steps_per_epoch)
+        order = np.random.default_rng((recipe.seed, epoch)).permutation(len(self.images.y))
+        rows = torch.from_numpy(order[k * recipe.batch : (k + 1) * recipe.batch])
+        torch.manual_seed(recipe.seed * 1_000_003 + self.step)
+        x = normalise(augment(self.images.x[rows], recipe.pad))
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.lr_at(self.step / max(self.steps - 1, 1))
+        self.network.train()
+        loss = nn.functional.cross_entropy(self.network(x), self.images.y[rows])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        value = float(loss.detach())
+        require(math.isfinite(value), f"the loss is {value} at step {self.step}; try a lower --lr")
+        return value
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on."""
+        return {
+            "recipe": vars(self.recipe),
+            "step": self.step,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any], file: Path) -> None:
+        """Go on from a saved state, of the same recipe."""
+        require(
+            state["recipe"] == vars(self.recipe),
+            f"{file}: was trained with other settings ({state['recipe']})",
+        )
+        self.step = state["step"]
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+@torch.inference_mode()
+def accuracy(network: Backbone, images: Images) -> float:
+    """The share of images whose class the network finds."""
+    network.eval()
+    batches = zip(images.x.split(500), images.y.split(500), strict=True)
+    return sum(int((network(normalise(x)).argmax(1) == y).sum()) for x, y in batches) / len(
+        images.y
+    )
+
+
+def save(value: Any, file: Path) -> None:
+    """Write a file that appears only when it is complete."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    torch.save(value, draft)
+    draft.replace(file)
+
+
+def train(training: Training, test: Images, checkpoint: Path, stop: Callable[[], bool]) -> bool:
+    """Train to the end, or until a stop is requested; whether the end was reached."""
+    per_epoch = training.steps_per_epoch
+    while training.step < training.steps and not stop():
+        began, first, total = time.perf_counter(), training.step % per_epoch, 0.0
+        epoch = training.step // per_epoch + 1
+        bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+        with bar:
+            task = bar.add_task(f"epoch {epoch}", total=per_epoch, completed=first)
+            for _ in range(per_epoch - first):
+                total += training.advance()
+                bar.advance(task)
+                if stop():
+                    break
+        save(training.state(), checkpoint)
+        if training.step % per_epoch == 0:
+            seconds = time.perf_counter() - began
+            score, loss = accuracy(training.network, test), total / (per_epoch - first)
+            console.print(
+                f"epoch {epoch} of {training.recipe.epochs}: loss {loss:.3f}, "
+                f"test accuracy {100 * score:.2f} %, {seconds:.1f} s"
+            )
+    return training.step == training.steps
+
+
+def open_images(place: Path) -> tuple[Images, Images, int]:
+    """Training images, test images and the number of classes."""
+    npz = place.suffix == ".npz"
+    config = DatasetConfig(
+        name="npz" if npz else "cifar100",
+        path=str(place) if npz else None,
+        root=None if npz else str(place),
+    )
+    found = locate(config, place).open()
+    return Images.read(found.splits["train"]), Images.read(found.splits["test"]), found.classes
+
+
+def parse() -> argparse.Namespace:
+    """The command line's arguments."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("backbone", choices=sorted(BACKBONES))
+    parser.add_argument("--images", type=Path, required=True, help="a folder, or a .npz file")
+    parser.add_argument("--out", type=Path, required=True, help="the file of weights to write")
+    parser.add_argument("--epochs", type=int, default=Recipe.epochs)
+    parser.add_argument("--batch", type=int, default=Recipe.batch)
+    parser.add_argument("--lr", type=float, default=Recipe.lr)
+    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train as the command line says."""
+    checkpoint = arguments.out.with_suffix(".checkpoint")
+    require(
+        arguments.resume or not (checkpoint.exists() or arguments.out.exists()),
+        f"{arguments.out}: was begun already; --resume goes on with it",
+    )
+    require(not arguments.resume or checkpoint.is_file(), f"{checkpoint}: there is none to resume")
+    recipe = Recipe(
+        **{k: getattr(arguments, k) for k in ("backbone", "epochs", "batch", "lr", "seed")}
+    )
+    images, test, classes = open_images(arguments.images)
+    training = Training(recipe, classes, images)
+    if arguments.resume:
+        training.restore(torch.load(checkpoint, weights_only=True), checkpoint)
+    requested = False
+
+    def request(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
+            raise KeyboardInterrupt
+        requested = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    if not train(training, test, checkpoint, lambda: requested):
+        console.print(f"Stopped after step {training.step} of {training.steps}; --resume goes on.")
+        sys.exit(130)
+    save(training.network.state_dict(), arguments.out)
+    console.print(
+        f"{arguments.out}: {100 * accuracy(training.network, test):.2f} % on the test images. "
+        f"Use it with backbone={recipe.backbone} backbone.weights={arguments.out}",
+        soft_wrap=True,
+    )
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    try:
+        run(parse())
+    except ConfigError as error:
+        print(f"pretrain_backbone: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

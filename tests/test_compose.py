@@ -1,0 +1,65 @@
+"""Every file under `conf/` composes into a config that the program accepts."""
+
+import math
+
+import pytest
+
+from clients import CLIENTS
+from fedsofim.compose import CONF, EPSILONS, compose
+from fedsofim.experiment import parse
+from strategies import STRATEGIES
+
+GROUPS = {
+    folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
+    for folder in sorted(CONF.iterdir())
+    if folder.is_dir() and any(folder.glob("*.yaml"))
+}
+
+
+def rule_of():
+    """A strategy for each kind of client: one that needs more of the server goes with its own."""
+    names = {kind: name for name, kind in CLIENTS.items()}
+    kinds = {name: type(parse(compose([f"strategy={name}"])).client) for name in STRATEGIES}
+    return {names[kind]: strategy for strategy, kind in kinds.items()}
+
+
+RULE_OF = rule_of()
+
+
+def overrides(group, option):
+    rule = [f"strategy={RULE_OF[option]}"] if group == "client" else []
+    path = ["dataset.path=some.npz"] if option == "npz" else []
+    return [*rule, f"{group}={option}", *path]
+
+
+@pytest.mark.parametrize(
+    ("group", "option"), [(g, o) for g, names in GROUPS.items() for o in names]
+)
+def test_every_option_of_every_group(group, option):
+    values = compose(overrides(group, option))
+    config = parse(values)
+    assert config.rounds >= 1
+    assert "published" not in values["strategy"]
+    assert "hydra" not in values
+
+
+def test_every_name_has_a_file_and_every_file_a_name():
+    assert set(GROUPS["strategy"]) == set(STRATEGIES)
+    assert set(GROUPS["client"]) == set(CLIENTS)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("epsilon", [*EPSILONS, 1e-6, 1e6, math.inf])
+def test_every_strategy_has_settings_for_every_budget(strategy, epsilon):
+    config = parse(compose([f"strategy={strategy}", f"privacy.epsilon={epsilon}"]))
+    assert config.epsilon() <= epsilon
+
+
+def test_a_composed_config_is_plain():
+    def plain(value):
+        if isinstance(value, dict):
+            return all(isinstance(k, str) and plain(v) for k, v in value.items())
+        return value is None or isinstance(value, str | int | float | bool)
+
+    for strategy in STRATEGIES:
+        assert plain(compose([f"strategy={strategy}"]))
