@@ -1,205 +1,170 @@
 """DP-FedGD and DP-FedSOFIM with and without KFC: tune on held-out records, test, write docs/kfc.md.
 
-python scripts/kfc_table.py            the whole table, about 40 minutes on one core
-python scripts/kfc_table.py --jobs 4   in four processes
+python scripts/kfc_table.py [--jobs 2]
 
-What was computed stays in --cache, so an interrupted table continues.
+Every method chooses its learning rate and its clip from grids of the same size. What was computed
+stays in --cache, so an interrupted table continues.
 """
 
 import argparse
 import json
-import os
 import statistics
-import tempfile
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import numpy as np
-
-from data.datasets import EMBEDDED
-from fedsofim.compose import compose
-from fedsofim.engines.local import run
-from fedsofim.experiment import Experiment, begin, parse, prepare
+from fedsofim.compose import compose_many
+from fedsofim.experiment import parse
+from fedsofim.sweep import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = {"cifar10": "CIFAR-10", "pathmnist": "PathMNIST"}
 EPSILONS = (0.5, 1, 3, 10)
 SEEDS = (0, 1, 2)
-TUNING_SEED = 100
-BUDGET = 20  # runs that each method may spend on its settings, at each epsilon and data set
-HELD_OUT = 0.2
+TUNING = ["dataset.holdout=0.2", "seed=100"]
+FIXED = ["aggregation=size", "rounds=70"]
 
+CLIPS = (0.625, 1.25, 2.5, 5, 10, 20)
+STEPS = (0.25, 0.5, 1, 2, 4, 8, 16)  # FedGD: the rate is this over the clip
+RATES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)  # SOFIM
 SOFIM = ["strategy=sofim", "strategy.rho=0.5", "strategy.beta=0.9"]
 SOFIM += ["strategy.bias_correction=false", "strategy.warmup=0"]
-# Overrides, and where the search begins: the learning rate and the clip.
-METHODS: dict[str, tuple[list[str], tuple[float, float]]] = {
-    "FedGD": (["strategy=fedgd"], (0.1, 10)),
-    "SOFIM": (SOFIM, (0.4, 10)),
-    "KFC + FedGD": (["strategy=fedgd", "transform=kfc"], (0.1, 10)),
-    "KFC + SOFIM": ([*SOFIM, "transform=kfc"], (0.4, 10)),
-}
-FIXED = ["aggregation=size", "rounds=70", "partition=dirichlet"]
-Settings = tuple[float, float]
+ORACLE = ["transform=oracle", "transform.i_know_this_is_not_private=true"]
 
 
-@lru_cache(maxsize=2)
-def _prepared(data: tuple[str, ...], transform: str, seed: int) -> Experiment:
-    """Data, clients and initial parameters, which do not depend on the settings."""
-    overrides = [*data, *FIXED, f"transform={transform}", f"seed={seed}", *_not_private(transform)]
-    return prepare(parse(compose(overrides)))
+class Run(NamedTuple):
+    """One run: what it is called in the tables, and its overrides."""
+
+    dataset: str
+    method: str
+    epsilon: float
+    settings: tuple[str, ...]
+    extra: tuple[str, ...]
+
+    @property
+    def overrides(self) -> list[str]:
+        """The config."""
+        chosen = [f"dataset={self.dataset}", f"privacy.epsilon={self.epsilon}"]
+        return [*FIXED, *chosen, *self.settings, *self.extra]
 
 
-def _not_private(transform: str) -> list[str]:
-    return ["transform.i_know_this_is_not_private=true"] if transform == "oracle" else []
-
-
-def accuracy(data: tuple[str, ...], overrides: list[str], seed: int) -> float:
-    """The accuracy of the last round, in percent."""
-    transform = next((o[10:] for o in overrides if o.startswith("transform=")), "none")
-    extra = [f"seed={seed}", *_not_private(transform)]
-    config = parse(compose([*data, *FIXED, *overrides, *extra]))
-    experiment = _prepared(data, transform, seed)._replace(config=config, plan=config.plan())
-    last = run(experiment, begin(experiment), lambda *_: False)
-    return 100 * experiment.test.evaluate(last.server.theta)[0]
-
-
-def held_out(dataset: str, folder: Path) -> tuple[str, ...]:
-    """A data set whose test records are a part of the training records, as overrides."""
-    file = folder / f"{dataset}.npz"
-    if not file.exists():
-        with np.load(next(EMBEDDED.glob(f"{dataset}-*.npz"))) as arrays:
-            order = np.random.default_rng(0).permutation(len(arrays["train_y"]))
-            cut = int(HELD_OUT * len(order))
-            parts = {"test": order[:cut], "train": order[cut:]}
-            own = {
-                f"{split}_{k}": arrays[f"train_{k}"][rows]
-                for split, rows in parts.items()
-                for k in "xy"
-            }
-            np.savez(file, **own, **{k: arrays[k] for k in ("probe_x", "lo", "scale")})
-    return ("dataset=npz", f"dataset.path={file}")
-
-
-def search(score: Callable[[Settings], float], starts: list[Settings]) -> dict[Settings, float]:
-    """Hill climbing on learning rate and clip by factors of two, from the best of some points."""
-    scores = {settings: score(settings) for settings in starts}
-    best = max(scores, key=scores.__getitem__)
-    while True:
-        lr, clip = best
-        near = [(lr * 2, clip), (lr / 2, clip), (lr, clip / 2), (lr, clip * 2)]
-        opposed = [(lr * 2, clip / 2), (lr / 2, clip * 2)]  # a clip's scale is a step's as well
-        for settings in near + opposed:
-            if settings not in scores and len(scores) < BUDGET:
-                scores[settings] = score(settings)
-        better = max(scores, key=scores.__getitem__)
-        if better == best or len(scores) >= BUDGET:
-            return scores
-        best = better
-
-
-def overrides_of(method: str, epsilon: float, settings: Settings) -> list[str]:
-    """A run's config."""
-    lr, clip = settings
+def settings(method: str) -> list[list[str]]:
+    """The grid that a method chooses from."""
+    transform = ["transform=kfc"] if "KFC" in method else []
+    if "FedGD" in method:
+        rule, rates = ["strategy=fedgd"], [(s / c, c) for c in CLIPS for s in STEPS]
+    else:
+        rule, rates = SOFIM, [(r, c) for c in CLIPS for r in RATES]
     return [
-        *METHODS[method][0],
-        f"strategy.lr={lr}",
-        f"privacy.clip={clip}",
-        f"privacy.epsilon={epsilon}",
+        [*rule, *transform, f"strategy.lr={lr:g}", f"privacy.clip={clip:g}"] for lr, clip in rates
     ]
 
 
-def chain(job: tuple[str, str, str, str]) -> list[dict[str, Any]]:
-    """One method on one data set: settings and test accuracies at every epsilon."""
-    dataset, method, folder, cache = job
-    file = Path(cache) / f"{dataset}-{method.replace(' ', '')}.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-    for epsilon in EPSILONS[len(rows) :]:
-        tuning = held_out(dataset, Path(folder))
+METHODS = ("FedGD", "SOFIM", "KFC + FedGD", "KFC + SOFIM")
 
-        def score(settings: Settings, e: float = epsilon, d: tuple[str, ...] = tuning) -> float:
-            return accuracy(d, overrides_of(method, e, settings), TUNING_SEED)
 
-        lr, clip = METHODS[method][1]
-        # From a wide clip to one that cuts every gradient, and what was best at the last epsilon.
-        starts = [(lr, clip), (lr * 4, clip / 4), (lr * 16, clip / 16)]
-        starts += [(rows[-1]["lr"], rows[-1]["clip"])] if rows else []
-        scores = search(score, starts)
-        best = max(scores, key=scores.__getitem__)
-        final = overrides_of(method, epsilon, best)
-        row = {
-            "dataset": dataset,
-            "method": method,
-            "epsilon": epsilon,
-            "lr": best[0],
-            "clip": best[1],
-            "held_out": scores[best],
-            "runs": len(scores),
-            "test": [accuracy((f"dataset={dataset}",), final, seed) for seed in SEEDS],
+class Store:
+    """Accuracies of finished runs, in percent."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        lines = file.read_text().splitlines() if file.exists() else []
+        self.known = {json.dumps(row["run"]): row["accuracy"] for row in map(json.loads, lines)}
+
+    def __getitem__(self, run: Run) -> float:
+        return float(self.known[json.dumps(run.overrides)])
+
+    def compute(self, runs: Iterable[Run], jobs: int) -> None:
+        """Run what is not there yet."""
+        todo = [run.overrides for run in runs if json.dumps(run.overrides) not in self.known]
+        if not todo:
+            return
+        configs = [parse(values) for values in compose_many(todo)]
+        with self.file.open("a") as out:
+            for done, result in enumerate(run_all(configs, every=70, jobs=jobs), 1):
+                overrides = todo[result.number]
+                self.known[json.dumps(overrides)] = accuracy = 100 * result.curve[-1]["accuracy"]
+                out.write(json.dumps({"run": overrides, "accuracy": accuracy}) + "\n")
+                out.flush()
+                if done % 32 == 0 or done == len(todo):
+                    print(f"{done} of {len(todo)} runs", flush=True)
+
+
+def choose(store: Store, jobs: int) -> dict[tuple[str, str, float], Run]:
+    """The best settings of each method on held-out training records."""
+    grid = {
+        (d, m, e): [Run(d, m, e, tuple(s), tuple(TUNING)) for s in settings(m)]
+        for d in DATASETS
+        for m in METHODS
+        for e in EPSILONS
+    }
+    store.compute([run for runs in grid.values() for run in runs], jobs)
+    return {key: max(runs, key=store.__getitem__) for key, runs in grid.items()}
+
+
+def finals(best: dict[tuple[str, str, float], Run]) -> dict[tuple[str, str, float], list[Run]]:
+    """The runs of the table, one for each seed."""
+    rows: dict[tuple[str, str, float], tuple[str, ...]] = {k: r.settings for k, r in best.items()}
+    for dataset in DATASETS:
+        for e in EPSILONS:
+            rows[dataset, "FedGD, published settings", e] = ("strategy=fedgd",)
+            rows[dataset, "SOFIM, published settings", e] = ("strategy=sofim",)
+            ours = [o for o in rows[dataset, "KFC + SOFIM", e] if o != "transform=kfc"]
+            rows[dataset, "oracle + SOFIM (not private)", e] = (*ours, *ORACLE)
+    return {
+        (d, m, e): [Run(d, m, e, s, (f"seed={seed}",)) for seed in SEEDS]
+        for (d, m, e), s in rows.items()
+    }
+
+
+def page(store: Store, best: dict[tuple[str, str, float], Run], text: str) -> str:
+    """The page: its text with the tables in place."""
+    runs = finals(best)
+    names = list(dict.fromkeys(method for _, method, _ in runs))
+    for dataset, name in DATASETS.items():
+        scores = {
+            (m, e): [store[run] for run in runs[dataset, m, e]] for m in names for e in EPSILONS
         }
-        if method == "KFC + SOFIM":
-            oracle = [o.replace("transform=kfc", "transform=oracle") for o in final]
-            row["oracle"] = [accuracy((f"dataset={dataset}",), oracle, s) for s in SEEDS]
-        rows.append(row)
-        file.write_text(json.dumps(rows, indent=1))
-        print(json.dumps(row), flush=True)
-    return rows
+        lines = [[m, *(_cell(scores[m, e]) for e in EPSILONS)] for m in names]
+        gains = []
+        for e in EPSILONS:
+            mean = {m: statistics.mean(scores[m, e]) for m in METHODS}
+            gains.append(f"{mean['KFC + SOFIM'] - max(mean['FedGD'], mean['SOFIM']):+.1f}")
+        lines.insert(4, ["**KFC + SOFIM over the best without KFC**", *gains])
+        chosen = [[m, *(_settings(best[dataset, m, e], store) for e in EPSILONS)] for m in METHODS]
+        text = text.replace(f"<!-- {dataset} -->", f"### {name}\n\n{_table(lines)}")
+        text = text.replace(f"<!-- {dataset} settings -->", f"{name}:\n\n{_table(chosen)}")
+    return text
 
 
-def _cell(values: list[float]) -> str:
+def _cell(values: list[Any]) -> str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
-def _table(title: list[str], lines: list[list[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(title) - 1)
-    return "\n".join("| " + " | ".join(line) + " |" for line in [title, rule, *lines])
+def _settings(run: Run, store: Store) -> str:
+    lr, clip = (o.partition("=")[2] for o in run.settings[-2:])
+    return f"{float(lr):.3g}, {clip} ({store[run]:.1f})"
 
 
-def page(rows: list[dict[str, Any]], text: str) -> str:
-    """The page: its text with the tables in place."""
-    of = {(r["dataset"], r["method"], r["epsilon"]): r for r in rows}
-    title = ["", *(f"eps {e}" for e in EPSILONS)]
-    for dataset, name in DATASETS.items():
-        cells = [[m, *(_cell(of[dataset, m, e]["test"]) for e in EPSILONS)] for m in METHODS]
-        gains = []
-        for e in EPSILONS:
-            ours, *others = (
-                statistics.mean(of[dataset, m, e]["test"])
-                for m in ("KFC + SOFIM", "FedGD", "SOFIM")
-            )
-            gains.append(f"{ours - max(others):+.1f}")
-        cells.append(["*KFC + SOFIM over the best without KFC*", *gains])
-        oracle = [_cell(of[dataset, "KFC + SOFIM", e]["oracle"]) for e in EPSILONS]
-        cells.append(["oracle + SOFIM (not private)", *oracle])
-        settings = [
-            [m, *(f"{of[dataset, m, e]['lr']:g}, {of[dataset, m, e]['clip']:g}" for e in EPSILONS)]
-            for m in METHODS
-        ]
-        text = text.replace(f"<!-- {dataset} -->", f"### {name}\n\n{_table(title, cells)}")
-        text = text.replace(f"<!-- {dataset} settings -->", f"{name}:\n\n{_table(title, settings)}")
-    return text
+def _table(lines: list[list[str]]) -> str:
+    head = ["", *(f"eps {e}" for e in EPSILONS)]
+    rule = ["---"] + ["---:"] * len(EPSILONS)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
 
 
 def main() -> None:
     """Compute what is missing and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "kfc-table")
+    parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "kfc-table.jsonl")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "kfc.md")
     arguments = parser.parse_args()
-    arguments.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for dataset in DATASETS:
-            held_out(dataset, Path(folder))
-        jobs = [(d, m, folder, str(arguments.cache)) for m in METHODS for d in DATASETS]
-        with ProcessPoolExecutor(arguments.jobs) as pool:
-            rows = [row for rows in pool.map(chain, jobs) for row in rows]
+    arguments.cache.parent.mkdir(parents=True, exist_ok=True)
+    store = Store(arguments.cache)
+    best = choose(store, arguments.jobs)
+    store.compute([run for runs in finals(best).values() for run in runs], arguments.jobs)
     template = Path(__file__).with_suffix(".md").read_text()
-    arguments.out.write_text(page(rows, template))
+    arguments.out.write_text(page(store, best, template))
     print(f"Written to {arguments.out}")
 
 
