@@ -1,8 +1,11 @@
 """What clients compute on their own records, and release: one file a kind, found by name."""
 
+from clients.alone import Alone
 from clients.covariance import Covariance
+from clients.finetune import FineTune
 from clients.gradient import Gradient
 from clients.local import LocalSteps
+from clients.pfedsop import PFedSOP
 from clients.program import Client, Program
 from clients.scaffold import ScaffoldSteps
 from clients.tree import Tree
@@ -13,6 +16,9 @@ CLIENTS: dict[str, type[Program]] = {
     "scaffold": ScaffoldSteps,
     "tree": Tree,
     "covariance": Covariance,
+    "pfedsop": PFedSOP,
+    "finetune": FineTune,
+    "alone": Alone,
 }
 
 __all__ = ["CLIENTS", "Client", "Program"]

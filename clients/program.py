@@ -13,12 +13,12 @@ import numpy as np
 
 from fedsofim.config import require
 from fedsofim.linalg import Array
-from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
+from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
 from fedsofim.privacy.plan import Protection
 from fedsofim.records import Factors, Records
 
 # The noise stream of a client, by its id and the number of the draw within the round.
-Noise = Callable[[int, int], np.random.Generator]
+Noise = Callable[[int, int], NormalSource]
 
 
 class Client(NamedTuple):
@@ -40,11 +40,20 @@ class Program(ABC):
         needs: the names that the server must broadcast.
         setup_kind: the name of what `setup` releases, if it does.
         setup_share: the part of the budget, of $\mu^2$, that `setup` spends.
+        every_round: whether it works only if each client takes part in every round.
+        keeps_models: whether each client has a model of its own.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta"})
     setup_kind: ClassVar[str | None] = None
     setup_share: ClassVar[float] = 0.0
+    every_round: ClassVar[bool] = False
+    keeps_models: ClassVar[bool] = False
+
+    @property
+    def uses_part(self) -> bool:
+        """Whether a step uses a part of a client's records, which `cost` does not account for."""
+        return False
 
     @property
     def shares_noise(self) -> bool:
@@ -67,6 +76,16 @@ class Program(ABC):
     def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array | None:
         """What each client sends once, before the first round, `(n, ...)`; nothing by default."""
         return None
+
+    def personal(self, theta: Array, clients: Sequence[Client], state: Any) -> Array:
+        """Each client's own model `(n, K, F+1)`, if `keeps_models`; it never leaves the client.
+
+        Args:
+            theta: the server's parameters, `(K, F+1)`.
+            clients: whose models.
+            state: what these clients remember, stacked in the same order.
+        """
+        return np.broadcast_to(theta, (len(clients), *theta.shape))
 
     @abstractmethod
     def release(

@@ -30,6 +30,7 @@ class ScaffoldSteps(LocalSteps):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta", "c"})
+    every_round: ClassVar[bool] = True  # the server takes the mean change of c_i for that of all
 
     @property
     def shares_noise(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,7 @@ class Tree(Program):
         tree: `binary`; `identity` is independent noise every round, which is DP-FedGD's.
     """
 
+    every_round: ClassVar[bool] = True  # or the noise of absent clients' nodes does not cancel
     rounds: int
     batches: int = 1
     tree: Literal["binary", "identity"] = "binary"

@@ -9,11 +9,12 @@ import numpy as np
 
 from data import npz
 from data.images import client_names, image_array, owners
+from data.place import embedded
 from fedsofim.config import ConfigError, require
 from fedsofim.linalg import Array
 from fedsofim.rng import Purpose, stream
 
-EMBEDDED = Path(__file__).resolve().parent / "embedded"
+EMBEDDED = embedded()
 CIFAR = ("cifar10", "cifar100")
 MEDMNIST = (  # the 2D sets
     *("bloodmnist", "breastmnist", "chestmnist", "dermamnist", "octmnist", "organamnist"),
@@ -51,7 +52,8 @@ class DatasetConfig:
     """Which data to train on.
 
     Attributes:
-        name: a data set's name; `npz` for a file of the user's, `folder` for a folder by class.
+        name: a data set's name; `npz` for a file of the user's, `folder` for a folder by class,
+            `owners` in a deployment whose server has no data, not even a test set.
         path: a `.npz` file of features or of images, instead of the set's own files.
         root: the folder that holds the set's image files.
         classes: how many classes; by default one more than the largest label.
@@ -74,12 +76,16 @@ class DatasetConfig:
     holdout: float = 0.0
 
     def __post_init__(self) -> None:
-        names = [*CIFAR, *MEDMNIST, "folder", "npz"]
+        names = [*CIFAR, *MEDMNIST, "folder", "npz", "owners"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
         require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
             "path: name a .npz file with train_x, train_y, test_x and test_y",
+        )
+        require(
+            self.name != "owners" or self.classes is not None,
+            "classes: say how many classes there are; the server has no data to count them in",
         )
         require(
             self.name != "folder" or self.root is not None,
@@ -106,6 +112,10 @@ class DatasetConfig:
     @property
     def file(self) -> Path:
         """The file of features that the config itself names."""
+        require(
+            self.name != "owners",
+            "dataset=owners: the data is with its owners; only a deployment can train on it",
+        )
         file = Path(self.path) if self.path else self.embedded
         if file is None:
             raise ConfigError(f"dataset={self.name}: its features are to be made from images")
@@ -155,6 +165,26 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
         return hold_out(data, config.holdout) if config.holdout else data
 
 
+class TestSet(NamedTuple):
+    """What the server of a deployment scores a model on: its own records."""
+
+    x: Array
+    y: Array
+    classes: int
+    probe_x: Array | None = None
+
+
+def load_test(config: DatasetConfig, file: Path) -> TestSet:
+    """The test set alone, which is all that the server of a deployment reads."""
+    require(file.is_file(), f"dataset.path={file}: there is no such file")
+    arrays = npz.read(file)
+    with npz.naming(file):
+        x, y = split_of(arrays, "test")
+        known = npz.provenance(arrays).get("dataset", {}).get("classes")
+        classes = _count_classes(y, len(y), config.classes or known)
+        return TestSet(x, y, classes, probe_features(arrays))
+
+
 def hold_out(data: Dataset, share: float) -> Dataset:
     """The training records alone: a fixed random part of them takes the test set's place."""
     order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
@@ -172,20 +202,13 @@ def hold_out(data: Dataset, share: float) -> Dataset:
 
 
 def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
-    train_x, train_y = _split(arrays, "train")
-    test_x, test_y = _split(arrays, "test")
+    train_x, train_y = split_of(arrays, "train")
+    test_x, test_y = split_of(arrays, "test")
     require(
         train_x.shape[1] == test_x.shape[1],
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
     )
-    largest = int(max(train_y.max(), test_y.max()))
-    if classes is None:
-        require(
-            largest < len(train_y), f"a label is {largest}, and there are {len(train_y)} records"
-        )
-        classes = largest + 1
-    require(classes >= 2, "all labels are 0; at least two classes are needed")
-    require(largest < classes, f"a label is {largest}, but there are {classes} classes")
+    classes = _count_classes(np.concatenate([train_y, test_y]), len(train_y), classes)
     probes = probe_features(arrays)
     return Dataset(train_x, train_y, test_x, test_y, classes, probe_x=probes)
 
@@ -201,10 +224,25 @@ def probe_features(arrays: Mapping[str, Array]) -> Array | None:
     return x
 
 
-def _split(arrays: Mapping[str, Array], split: str) -> tuple[Array, Array]:
-    """Features and labels of one split, under our names or MedMNIST's."""
-    x = _named(arrays, f"{split}_x", f"{split}_images")
-    y = _named(arrays, f"{split}_y", f"{split}_labels")
+def _count_classes(labels: Array, records: int, classes: int | None) -> int:
+    largest = int(labels.max())
+    if classes is None:
+        require(largest < records, f"a label is {largest}, and there are {records} records")
+        classes = largest + 1
+    require(classes >= 2, "all labels are 0; at least two classes are needed")
+    require(largest < classes, f"a label is {largest}, but there are {classes} classes")
+    return classes
+
+
+def split_of(
+    arrays: Mapping[str, Array], split: str, *, plain: bool = False
+) -> tuple[Array, Array]:
+    """Checked features and labels of one split, under our names or MedMNIST's.
+
+    With `plain`, also `x` and `y` alone, as in a file that has one split only.
+    """
+    x = _named(arrays, f"{split}_x", f"{split}_images", *(["x"] if plain else []))
+    y = _named(arrays, f"{split}_y", f"{split}_labels", *(["y"] if plain else []))
     require(
         x.ndim == 2 and x.size > 0,
         f"{split}_x has shape {x.shape}; features are (records, features), not images",

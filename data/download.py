@@ -1,8 +1,6 @@
 """Downloads: whole and checked, or not at all."""
 
 import hashlib
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +26,8 @@ def download(url: str, target: Path, checksum: str, watch: Watch = silent) -> Pa
         checksum: `md5:` or `sha256:` and the beginning, or all, of the hex digest.
         watch: shown the progress, in bytes.
     """
+    import urllib.request  # slow to import, and seldom needed
+
     algorithm, _, expected = checksum.partition(":")
     total = hashlib.new(algorithm, usedforsecurity=False)
     draft = target.with_name(f".{target.name}.part")
@@ -44,7 +44,7 @@ def download(url: str, target: Path, checksum: str, watch: Watch = silent) -> Pa
         require(done >= length, f"it ended after {done} of {length} bytes")
         require(total.hexdigest().startswith(expected), f"its {algorithm} is {total.hexdigest()}")
         draft.replace(target)
-    except (OSError, ValueError, urllib.error.URLError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"the download of {url} failed ({getattr(error, 'reason', error)}); "
             f"place {target.name} ({algorithm} {expected}) in {target.parent} yourself"

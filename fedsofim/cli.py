@@ -1,16 +1,14 @@
 """The command line."""
 
-import difflib
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedsofim import __version__
 from fedsofim.config import ConfigError, require
+from fedsofim.overrides import telling_config_errors as _telling_config_errors
 
 USAGE = """usage: fedsofim COMMAND [...]
 
@@ -24,6 +22,7 @@ Private federated learning that second-order methods make fast.
   report DIR ...             compare runs, or a sweep, on one page; [--out FILE]
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
   features [key=value ...]   images to a file of features
+  deploy COMMAND             server, register, client: real machines; rehearse: all on this one
 
   --version, --help"""
 
@@ -220,43 +219,10 @@ def _features(arguments: list[str]) -> None:
     features_command.features(_telling_config_errors(lambda: compose(overrides), overrides), out)
 
 
-def _telling_config_errors(call: Callable[[], Any], overrides: Sequence[str]) -> Any:
-    """Call, and tell what Hydra finds wrong with an override in one line."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+def _deploy(arguments: list[str]) -> None:
+    from fedsofim.deploy import main
 
-    try:
-        return call()
-    except (HydraException, OmegaConfBaseException) as error:
-        told = str(error)
-    if match := re.search(r"Could not find '(.+)/(.+)'\s+Available options in .*:", told):
-        options = told[match.end() :].partition("Config search path")[0].split()
-        raise ConfigError(f"{match[1]}={match[2]}: unknown; choose one of {', '.join(options)}")
-    if match := re.match(r"Could not override '(.+)'\.", told):
-        raise ConfigError(_no_such_key(match[1], overrides))
-    lines = told.partition("Config search path")[0].splitlines()
-    raise ConfigError(
-        " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
-    )
-
-
-def _no_such_key(key: str, overrides: Sequence[str]) -> str:
-    from fedsofim.compose import compose
-
-    def names(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-        for name, value in values.items():
-            yield prefix + name
-            if isinstance(value, dict):
-                yield from names(value, f"{prefix}{name}.")
-
-    groups = [o for o in overrides if re.match(r"\w+=\w+$", o) and not o.startswith(f"{key}=")]
-    try:
-        close = difflib.get_close_matches(key, names(compose(groups)), n=1, cutoff=0.75)
-    except Exception:  # something else is wrong as well
-        close = []
-    return f"{key}: no such key; " + (
-        f"did you mean {close[0]}?" if close else "'fedsofim run --help' lists them"
-    )
+    main(arguments)
 
 
 def _reporting(call: Callable[[], None]) -> None:
@@ -285,6 +251,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "report": _report,
     "calibrate": _calibrate,
     "features": _features,
+    "deploy": _deploy,
 }
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from fedsofim.compose import compose_many
 from fedsofim.config import ConfigError, require
 from fedsofim.report import STYLE, heat_map_of
 from fedsofim.rundir import Row, RunDir
-from fedsofim.svg import Point, line_chart, swatch
+from fedsofim.svg import Point, line_chart, strip_plot, swatch
 
 TARGET = 0.95  # of the best final accuracy, for the rounds-to-target table
 
@@ -116,6 +116,7 @@ def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
         body.append("</div>")
         body += [_targets(here, budget) for budget in budgets]
         body.append("</section>")
+    body.append(_personal(paths))
     body.append(_charges(paths))
     body.append(_partitions(paths))
     body.append(_commands(paths))
@@ -187,6 +188,19 @@ def _targets(curves: Sequence[Curve], budget: float | None) -> str:
 
 def _labels(curves: Sequence[Curve]) -> list[str]:
     return list(dict.fromkeys(curve.label for curve in curves))
+
+
+def _personal(paths: Sequence[Path]) -> str:
+    """A strip of dots for each run whose clients have models of their own."""
+    strips = {
+        path.name: [100 * row["accuracy"] for row in json.loads(file.read_text())]
+        for path in paths
+        if (file := path / "personal.json").is_file()
+    }
+    if not strips:
+        return ""
+    chart = strip_plot(strips, title="Accuracy (%) of each client's own model", x="accuracy, %")
+    return f"<section><h2>Personal models</h2>{chart}</section>"
 
 
 def _charges(paths: Sequence[Path]) -> str:

@@ -15,7 +15,10 @@ EPSILONS = (0.5, 1.0, 5.0, 10.0)
 
 
 def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
-    """Of the settings for `EPSILONS`, the one nearest to the run's budget, as a ratio."""
+    """Of the settings for `EPSILONS`, the one nearest to the run's budget, as a ratio.
+
+    One more than that is for runs without a budget.
+    """
     if values is None:
         return None  # a bad direction; the config's own check says so
     epsilon = OmegaConf.select(_root_, "privacy.epsilon")
@@ -23,6 +26,8 @@ def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
         wanted = math.log(min(max(float(epsilon), EPSILONS[0]), EPSILONS[-1]))
     except (TypeError, ValueError):
         return values[-1]  # a bad budget; the config's own check says so
+    if float(epsilon) == math.inf:
+        return values[-1]
     distances = [abs(math.log(e) - wanted) for e in EPSILONS]
     return values[distances.index(min(distances))]
 

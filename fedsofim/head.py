@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsofim.config import require
 from fedsofim.linalg import Array, Scale
-from fedsofim.records import Covariances, Factors
+from fedsofim.records import Covariances, Factors, Records
 
 # Columns worked on at a time, for one head: logits and features then stay in the L2 cache.
 CHUNK = 1024
@@ -110,6 +111,13 @@ def examples(features: Array, labels: Array, classes: int) -> Examples:
     target = np.zeros((classes, n), dtype=x.dtype)
     target[labels, np.arange(n)] = 1
     return Examples(x, target, np.sqrt(np.einsum("fn,fn->n", x, x)))
+
+
+def examples_of(records: Records) -> Examples:
+    """The examples that some records are, where the model is known to be a head."""
+    require(isinstance(records, Examples), "this needs model=head: it reads features")
+    assert isinstance(records, Examples)
+    return records
 
 
 def init(rng: np.random.Generator, classes: int, features: int) -> Array:

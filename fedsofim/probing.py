@@ -33,6 +33,7 @@ def probes_for(transform: Transform, network: Network, data: Dataset, seed: int)
         return None
     rng = stream(seed, Purpose.PROBE)
     if transform.source == "private":
+        require(len(data.train_y) > 0, "transform=oracle: a server has no private records to read")
         some = rng.permutation(len(data.train_y))[: transform.count or PRIVATE]
         return network.records(data.train_x[some], data.train_y[some])
     x = _inputs(transform, data, rng)

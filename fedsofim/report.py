@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fedsofim.svg import Point, heat_map, line_chart
+from fedsofim.svg import Point, heat_map, line_chart, strip_plot
 
 MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
 
@@ -33,9 +33,21 @@ def heat_map_of(partition: Mapping[str, Any]) -> str:
 
 
 def render(
-    config: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], partition: str
+    config: str,
+    summary: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    partition: str,
+    personal: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The page of one run, from what its directory holds."""
+    """The page of one run, from what its directory holds.
+
+    Args:
+        config: the resolved config, as text.
+        summary: the run in a few numbers.
+        rows: one a round.
+        partition: who holds what, as SVG.
+        personal: one row a client, where clients have models of their own.
+    """
 
     def curve(key: str, title: str, scale: float = 1.0) -> str:
         points = [Point(r["round"], r[key] * scale) for r in rows if r[key] is not None]
@@ -59,13 +71,38 @@ def render(
         f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
-        f'<h2>Who holds what</h2><div class="wide">{partition}</div>'
+        f"{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
         f"<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
 
 
+def _holdings(partition: str) -> str:
+    return f'<h2>Who holds what</h2><div class="wide">{partition}</div>' if partition else ""
+
+
+def _personal(strategy: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """How well each client is served by its own model: a dot, and a line of a table, for each."""
+    if not rows:
+        return ""
+    accuracies = {strategy: [100 * row["accuracy"] for row in rows]}
+    names = [name for name in rows[0] if name != "loss"]
+    header = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(_show(row[name]))}</td>' for name in names)}</tr>"
+        for row in rows
+    )
+    return (
+        "<h2>Personal models</h2>"
+        "<p>Each client's own model on test records in its own class proportions: "
+        "a dot is a client, the bar is their mean.</p>"
+        f"{strip_plot(accuracies, title='Accuracy by client', x='accuracy, %')}"
+        f"<details><summary>By client</summary><table><tr>{header}</tr>{body}</table></details>"
+    )
+
+
 def _promise(summary: Mapping[str, Any]) -> str:
-    accuracy = f"{100 * summary['accuracy']:.2f} % after {summary['rounds']} rounds"
+    score = "" if summary["accuracy"] is None else f"{100 * summary['accuracy']:.2f} % "
+    accuracy = f"{score}after {summary['rounds']} rounds"
     if summary["epsilon"] is None:
         return accuracy
     return f"{accuracy}, at epsilon {summary['epsilon']:.4g}, delta {summary['delta']:.3g} a record"

@@ -19,6 +19,8 @@ class Purpose(IntEnum):
     SETUP_NOISE = 3
     HOLDOUT = 4
     PROBE = 5
+    SAMPLING = 6
+    PERSONAL_TEST = 7
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

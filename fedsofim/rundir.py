@@ -18,6 +18,7 @@ import yaml
 
 from fedsofim.config import ConfigError, require
 from fedsofim.experiment import RunState
+from fedsofim.tree import flatten, unflatten
 
 Row = dict[str, Any]
 
@@ -120,14 +121,14 @@ class RunDir:
 
     def checkpoint(self, state: RunState) -> None:
         """Save all that the run knows."""
-        self.write_arrays("checkpoint.npz", **_flatten(state))
+        self.write_arrays("checkpoint.npz", **flatten(state))
 
     def restore(self, blank: RunState) -> RunState:
         """The saved state; `blank`, a fresh one, gives its shape, which must agree."""
         file = self.path / "checkpoint.npz"
         try:
             with np.load(file, allow_pickle=False) as saved:
-                state: RunState = _unflatten(blank, dict(saved))
+                state: RunState = unflatten(blank, dict(saved))
         except Exception as error:  # a damaged archive can fail in any of its parts
             raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
         return state
@@ -141,28 +142,3 @@ class RunDir:
         )
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.write("metrics.jsonl", lines.encode())
-
-
-def _flatten(state: Any, prefix: str = "") -> dict[str, Any]:
-    """The arrays of nested NamedTuples, by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in state._asdict().items():
-        if isinstance(value, tuple):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def _unflatten(blank: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
-    """The inverse of `_flatten`, in the structure of `blank`."""
-    values = {}
-    for name, value in blank._asdict().items():
-        if isinstance(value, tuple):
-            values[name] = _unflatten(value, flat, f"{prefix}{name}.")
-            continue
-        saved = flat[prefix + name]
-        if saved.shape != np.shape(value):
-            raise ValueError(f"{prefix}{name} is {saved.shape}, not {np.shape(value)}")
-        values[name] = saved if isinstance(value, np.ndarray) else type(value)(saved)
-    return type(blank)(**values)

@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from data.partition import table
-from fedsofim import report
+from fedsofim import personal, report
 from fedsofim.config import require
-from fedsofim.engines import ENGINES
+from fedsofim.engines import ENGINES, Run
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
 from fedsofim.features_command import watching
 from fedsofim.linalg import Array
@@ -28,30 +29,44 @@ from fedsofim.rundir import Row, RunDir, finite
 console = Console(highlight=False)
 
 
-def run(values: Mapping[str, Any], directory: Path | None = None) -> RunDir:
-    """Start a run from its plain config, and train it to the end or the first Ctrl-C."""
-    config = parse(values)
-    experiment = _prepare(config)
-    state = begin(experiment)
+def run(
+    values: Mapping[str, Any],
+    directory: Path | None = None,
+    *,
+    experiment: Experiment | None = None,
+    engine: Run | None = None,
+) -> RunDir:
+    """Start a run from its plain config, and train it to the end or the first Ctrl-C.
+
+    Args:
+        values: the config.
+        directory: where the run is written; by default where the config says.
+        experiment: the run made ready, when it is not to be prepared from the config's data.
+        engine: what moves the arrays; by default the one that the config names.
+    """
+    experiment = experiment or _prepare(parse(values))
+    config, state = experiment.config, begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
-    return _train(experiment, state, place)
+    return _train(experiment, state, place, engine)
 
 
-def resume(path: Path) -> RunDir:
+def resume(
+    path: Path, *, experiment: Experiment | None = None, engine: Run | None = None
+) -> RunDir:
     """Continue an interrupted run to the same result that it would have had."""
     place = RunDir.open(path)
-    config = parse(place.config())
-    experiment = _prepare(config)
+    experiment = experiment or _prepare(parse(place.config()))
+    config = experiment.config
     require(
         place.read_json("partition.json") == experiment.partition,
-        f"dataset={config.dataset.name}: the data, or their division, have changed since {path} "
+        f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
     state = place.restore(begin(experiment))
     place.rewind(state.server.t)
-    return _train(experiment, state, place)
+    return _train(experiment, state, place, engine)
 
 
 def _prepare(config: Config) -> Experiment:
@@ -69,54 +84,81 @@ def _unused(root: Path, name: str) -> Path:
     return path
 
 
-def _train(experiment: Experiment, state: RunState, place: RunDir) -> RunDir:
+def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run | None) -> RunDir:
     config = experiment.config
+    train = engine or ENGINES[config.engine.name]
     _announce(config, experiment)
-    place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
-    place.write("partition.csv", table(experiment.partition).encode())
+    if "counts" in experiment.partition:
+        place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
+        place.write("partition.csv", table(experiment.partition).encode())
     rows = place.metrics()
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
+    latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, _stop_requests() as stop, _progress(config.rounds) as show:
 
-        def on_round(now: RunState, G: Array) -> bool:
+        def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
+            nonlocal latest, saved
             seconds = before + time.perf_counter() - began
-            rows.append(measure(experiment, now, G, seconds))
+            rows.append(measure(experiment, now, G, seconds) | notes)
             place.append(rows[-1])
             show(rows[-1])
-            last = stop.requested or now.server.t == config.rounds
-            if last or now.server.t % config.output.checkpoint_every == 0:
+            latest = now
+            if stop.requested or now.server.t % experiment.checkpoint_every == 0:
                 place.checkpoint(now)
+                saved = now
             return stop.requested
 
-        state = ENGINES[config.engine.name](experiment, state, on_round)
-    if state.server.t < config.rounds:
+        try:
+            latest = train(experiment, state, on_round)
+        finally:
+            if latest is not saved:
+                place.checkpoint(latest)
+    if stop.requested and latest.server.t < config.rounds:
         console.print(
-            f"Stopped after round {state.server.t} of {config.rounds}. "
+            f"Stopped after round {latest.server.t} of {config.rounds}. "
             f"Continue with: fedsofim resume {place.path}",
             soft_wrap=True,
             markup=False,
         )
         sys.exit(130)
-    _finish(experiment, state, place, rows)
+    require(bool(rows), "no round was completed")
+    _finish(experiment, latest, place, rows)
     return place
 
 
-def measure(experiment: Experiment, state: RunState, G: Array, seconds: float) -> Row:
-    """One row of the metrics; all from released values and the server's own test set."""
+def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
+    """One row of the metrics; all from released values and the server's own test set.
+
+    Where clients have models of their own, the scores are those of the mean client on its own test
+    set, which only a simulation knows.
+    """
     config, theta, t = experiment.config, state.server.theta, state.server.t
-    accuracy, loss = experiment.test.evaluate(theta)
+    scores: Row = {"accuracy": None, "loss": math.nan}
+    if experiment.own_tests:
+        scores = personal.summarise(_personal_scores(experiment, state))
+    elif experiment.test.size:
+        scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
     return {
         "round": t,
-        "accuracy": accuracy,
-        "loss": finite(loss),
+        **scores,
+        "loss": finite(scores["loss"]),
         "epsilon": finite(config.epsilon(t)),
-        "gradient_norm": finite(float(np.linalg.norm(G))),
+        "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
         "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
+
+
+def _personal_models(experiment: Experiment, state: RunState) -> Array:
+    program, theta = experiment.config.client, state.server.theta
+    return program.personal(theta, experiment.clients, state.clients)
+
+
+def _personal_scores(experiment: Experiment, state: RunState) -> personal.Scores:
+    return personal.score(_personal_models(experiment, state), experiment.own_tests)
 
 
 def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[Row]) -> None:
@@ -129,6 +171,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "dataset": config.dataset.name,
         "accuracy": last["accuracy"],
         "loss": last["loss"],
+        **{key: value for key, value in last.items() if key.startswith("accuracy_")},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
         "noise_multiplier": plan.noise_multiplier,
@@ -139,14 +182,22 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "trust": config.privacy.trust,
         "aggregation": config.aggregation,
         "clients": config.partition.clients,
-        "rounds": config.rounds,
+        "participation": config.participation,
+        "rounds": state.server.t,
         "seed": config.seed,
         "seconds": last["seconds"],
     }
     place.write_arrays("model.npz", theta=state.server.theta)
-    picture = report.heat_map_of(experiment.partition)
+    own: list[Row] = []
+    if experiment.own_tests:
+        scores = _personal_scores(experiment, state)
+        own = personal.table(scores, experiment.partition, experiment.own_tests)
+        place.write_json("personal.json", own)
+        place.write_arrays("personal.npz", theta=_personal_models(experiment, state))
+    known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
+    picture = report.heat_map_of(experiment.partition) if known else ""
     text = (place.path / "config.yaml").read_text()
-    place.write("report.html", report.render(text, summary, rows, picture).encode())
+    place.write("report.html", report.render(text, summary, rows, picture, own).encode())
     place.write_json("summary.json", summary)
     _show_result(summary, rows)
     if last["loss"] is None:
@@ -162,12 +213,20 @@ def _announce(config: Config, experiment: Experiment) -> None:
         f"[bold]{config.strategy_name}[/] on {config.dataset.name}: {n} clients "
         f"({config.partition.kind}), {config.rounds} rounds, {experiment.theta.size} parameters"
     )
+    if plan.releases == 0:
+        console.print("nothing is sent: epsilon 0 for every record, without noise")
+        return
     if not config.private:
         why = "no noise is added"
         if config.transform.source == "private":
             why = f"transform={config.transform.name} reads private records, unprotected"
         console.print(f"[bold white on red] NOT PRIVATE [/] {why}: anything may leak.")
         return
+    if config.schedule.size < n:
+        console.print(
+            f"{config.schedule.size} clients a round; a record is charged for at most "
+            f"{config.schedule.busiest(config.rounds)} of the rounds, its client's"
+        )
     console.print(
         f"epsilon {config.epsilon():.6g} at delta {plan.delta:g} for one record "
         f"({config.privacy.adjacency}); noise multiplier {plan.noise_multiplier:.4g}, "
@@ -184,14 +243,25 @@ def _show_result(summary: Row, rows: list[Row]) -> None:
     for row in shown:
         epsilon = "none" if row["epsilon"] is None else f"{row['epsilon']:.4g}"
         loss = "-" if row["loss"] is None else f"{row['loss']:.3f}"
-        cells = (f"{100 * row['accuracy']:.2f}", loss, epsilon, f"{row['seconds']:.2f}")
+        cells = (_percent(row), loss, epsilon, f"{row['seconds']:.2f}")
         table.add_row(str(row["round"]), *cells)
     console.print(table)
+    if "accuracy_std" in summary:
+        console.print(
+            f"over {summary['clients']} clients, each with its own model and test set: accuracy "
+            f"{100 * summary['accuracy']:.2f} ± {100 * summary['accuracy_std']:.2f} %, "
+            f"worst decile {100 * summary['accuracy_worst_decile']:.2f} %"
+        )
     if summary["epsilon"] is not None:
         console.print(
             f"spent: epsilon {summary['epsilon']:.6g} at delta {summary['delta']:g}; "
             f"noise multiplier {summary['noise_multiplier']:.4g}, std {summary['noise_std']:.4g}"
         )
+
+
+def _percent(row: Row) -> str:
+    """The accuracy of a round, or a dash where the server has no test set."""
+    return "-" if row["accuracy"] is None else f"{100 * row['accuracy']:.2f}"
 
 
 @contextmanager
@@ -200,9 +270,8 @@ def _progress(rounds: int) -> Iterator[Any]:
     if not console.is_terminal:
 
         def line(row: Row) -> None:
-            if row["round"] % max(1, rounds // 7) == 0:
-                accuracy = f"{100 * row['accuracy']:.2f} %"
-                console.print(f"round {row['round']} of {rounds}: accuracy {accuracy}")
+            if row["round"] % max(1, rounds // 7) == 0 or row["round"] == rounds:
+                console.print(f"round {row['round']} of {rounds}: accuracy {_percent(row)} %")
 
         yield line
         return
@@ -211,7 +280,7 @@ def _progress(rounds: int) -> Iterator[Any]:
         task = progress.add_task("", total=rounds)
 
         def bar(row: Row) -> None:
-            accuracy = f"accuracy {100 * row['accuracy']:.2f} %"
+            accuracy = f"accuracy {_percent(row)} %"
             progress.update(task, completed=row["round"], description=accuracy)
 
         yield bar
@@ -232,6 +301,9 @@ class _Stop:
 def _stop_requests() -> Iterator[_Stop]:
     """Turn Ctrl-C and a polite kill into a stop after the round that is under way."""
     stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # under 'flwr run' signals are Flower's
+        return
     previous = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop

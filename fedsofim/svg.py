@@ -126,6 +126,43 @@ def heat_map(counts: Sequence[Sequence[int]], *, title: str, rows: str, columns:
     return "".join(out) + "</svg>"
 
 
+def strip_plot(
+    groups: Mapping[str, Sequence[float]], *, title: str, x: str, width: int = 560
+) -> str:
+    """A row of dots for each group, one dot a value, with a bar at the group's mean."""
+    left, right, top, bottom, row = 130, 16, 30, 40, 44
+    values = [v for group in groups.values() for v in group if math.isfinite(v)]
+    if not values:
+        return ""
+    height = top + row * len(groups) + bottom
+    ticks = _ticks(values)
+
+    def px(value: float) -> float:
+        return left + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (width - left - right)
+
+    out = [_open(width, height, title), _text(left, 18, title, weight=600)]
+    for tick in ticks:
+        out.append(f'<path d="M{px(tick):.1f} {top}V{height - bottom}" class="grid"/>')
+        out.append(_text(px(tick), height - bottom + 16, f"{tick:g}", anchor="middle"))
+    out.append(_text((left + width - right) / 2, height - 6, x, anchor="middle"))
+    for i, (name, group) in enumerate(groups.items()):
+        middle, colour = top + row * (i + 0.5), COLOURS[i % len(COLOURS)]
+        out.append(_text(left - 8, middle + 4, name, "end"))
+        finite = [v for v in group if math.isfinite(v)]
+        for j, value in enumerate(finite):
+            y = middle + 14 * ((j * 0.618034) % 1 - 0.5)  # spread evenly, so that dots stay apart
+            out.append(
+                f'<circle cx="{px(value):.1f}" cy="{y:.1f}" r="3.5" fill="{colour}" '
+                f'fill-opacity=".55"><title>{escape(f"{name} {j}: {value:.4g}")}</title></circle>'
+            )
+        if finite:
+            mean = px(sum(finite) / len(finite))
+            out.append(
+                f'<path d="M{mean:.1f} {middle - 14:.1f}v28" stroke="{colour}" stroke-width="3"/>'
+            )
+    return "".join(out) + "</svg>"
+
+
 def _open(width: float, height: float, title: str) -> str:
     css = (
         "text{font:12px system-ui,sans-serif;fill:currentColor}.grid{stroke:currentColor;"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsofim import personal
 from fedsofim.compose import compose_many, expand
 from fedsofim.config import require
 from fedsofim.engines import stacked
@@ -90,7 +91,8 @@ _loaded: dict[Any, Experiment] = {}  # the last data this process worked on
 
 
 def _load(config: Config) -> Experiment:
-    key = (config.dataset, config.partition, config.seed, config.model, config.transform)
+    kept = config.client.keeps_models
+    key = (config.dataset, config.partition, config.seed, config.model, config.transform, kept)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = prepare(config)
@@ -99,16 +101,16 @@ def _load(config: Config) -> Experiment:
 
 def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) -> list[Result]:
     first = configs[0]
-    base = _load(first)
+    base = _load(first)._replace(config=first)
     experiments = [base._replace(config=c, plan=c.plan()) for c in configs]
     curves: list[list[dict[str, Any]]] = [[] for _ in configs]
 
-    def on_round(servers: list[ServerState]) -> None:
+    def on_round(servers: list[ServerState], memory: Any) -> None:
         t = servers[0].t
         if t % every and t != first.rounds:
             return
-        for curve, experiment, server in zip(curves, experiments, servers, strict=True):
-            accuracy, loss = experiment.test.evaluate(server.theta)
+        scores = _scores(base, [server.theta for server in servers], memory)
+        for curve, experiment, (accuracy, loss) in zip(curves, experiments, scores, strict=True):
             epsilon = experiment.config.epsilon(t)
             curve.append({"round": t, "accuracy": accuracy, "loss": loss, "epsilon": epsilon})
 
@@ -118,6 +120,17 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
         Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta)
         for index, curve, s in zip(indices, curves, finals, strict=True)
     ]
+
+
+def _scores(base: Experiment, thetas: Sequence[Array], memory: Any) -> list[tuple[float, float]]:
+    """Accuracy and loss of each head of a stack; of the mean client where each has its own."""
+    if not base.own_tests:
+        return [base.test.evaluate(theta) for theta in thetas]
+    models = base.config.client.personal(np.stack(thetas), base.clients, memory)
+    means = (
+        personal.summarise(personal.score(models[:, s], base.own_tests)) for s in range(len(thetas))
+    )
+    return [(mean["accuracy"], mean["loss"]) for mean in means]
 
 
 class Sweep:

@@ -54,7 +54,7 @@ class KFC(Transform):
     r"""DP-KFC: Kronecker factors from synthetic probes.
 
     Attributes:
-        damping: $\gamma$ over the covariance's largest eigenvalue, > 0.
+        damping: $\gamma$ over the covariance's largest eigenvalue, at least 1e-4.
         floor: eigenvalues are raised to this part of the largest.
         sides: whether the transform is $U_G g U_A$, or has one factor only.
         normalise: how a factor is scaled, which decides what a clip or a learning rate means.
@@ -81,7 +81,8 @@ class KFC(Transform):
     probes: str | None = None
 
     def __post_init__(self) -> None:
-        require(0 < self.damping < math.inf, f"damping={self.damping}: must be > 0")
+        # Below, float32 rounding of a sum could be magnified beyond a thousandth of its clip.
+        require(1e-4 <= self.damping < math.inf, f"damping={self.damping}: must be at least 1e-4")
         require(0 <= self.floor <= 1, f"floor={self.floor}: must be between 0 and 1")
         every = self.refresh_every
         require(every >= 0, f"refresh_every={every}: must be >= 0 (0: never)")

@@ -17,6 +17,7 @@ from strategies import STRATEGIES
 
 
 def main() -> None:
+    """Print the table."""
     print("| method | down | up | once, up | client keeps | server keeps | charged (T = 70) |")
     print("|---|---:|---:|---:|---:|---:|---|")
     for name in STRATEGIES:
@@ -25,7 +26,7 @@ def main() -> None:
         sizes: dict[str, int] = {}
         program, release = config.client, config.client.release
 
-        def spy(received, *rest, release=release, sizes=sizes):
+        def spy(received, *rest, release=release, sizes=sizes, n=n):
             out, memory = release(received, *rest)
             sizes["down"] = sum(a.nbytes for a in received.values())
             sizes["up"] = out.nbytes // n
@@ -47,6 +48,7 @@ def main() -> None:
 
 
 def describe(event: GaussianEvent) -> str:
+    """`count x (sensitivity / std)`."""
     return f"{event.count:g} x ({event.sensitivity:.4g} / {event.std:.4g})"
 
 

@@ -6,6 +6,8 @@ from strategies.fedavg import FedAvg
 from strategies.fedfc import FedFC
 from strategies.fedgd import FedGD
 from strategies.ftrl import FTRL
+from strategies.local import LocalOnly
+from strategies.pfedsop import PFedSOP
 from strategies.rule import Rule
 from strategies.scaffold import Scaffold
 from strategies.sofim import Sofim
@@ -20,6 +22,9 @@ STRATEGIES: dict[str, type[Rule]] = {
     "ftrl": FTRL,
     "adafedprox": AdaFedProx,
     "sofim": Sofim,
+    "pfedsop": PFedSOP,
+    "fedavg_finetune": FedAvg,
+    "local": LocalOnly,
 }
 
 __all__ = ["STRATEGIES", "Rule"]

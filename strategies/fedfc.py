@@ -42,6 +42,9 @@ class FedFC(Rule):
     def init(self, theta: Array) -> FedFCBuffers:
         return FedFCBuffers(np.eye(theta.shape[-1], dtype=theta.dtype))
 
+    def setup_shape(self, theta: Array) -> tuple[int, ...]:
+        return (theta.shape[-1], theta.shape[-1])
+
     def set_up(self, state: ServerState, G: Array) -> ServerState:
         eigenvalues, Q = np.linalg.eigh(G.astype(np.float64))
         inverse = (Q / (np.maximum(eigenvalues, 0) + self.gamma)) @ Q.T

@@ -61,6 +61,14 @@ class Rule(ABC):
         """What every client receives at the beginning of a round, by name."""
         return {"theta": state.theta}
 
+    def release_shape(self, theta: Array) -> tuple[int, ...]:
+        """The shape of what one client releases in a round."""
+        return theta.shape
+
+    def setup_shape(self, theta: Array) -> tuple[int, ...]:
+        """The shape of what one client releases before the first round, if it does."""
+        return ()
+
     @abstractmethod
     def init(self, theta: Array) -> Any:
         """The buffers before the first round: a NamedTuple of arrays."""

@@ -55,6 +55,7 @@ def opacus_sum(theta, x, y, clip):
 SHAPES = [(1, 1, 2), (7, 3, 2), (40, 12, 10), (65, 64, 3), (33, 2, 50)]
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("clip", [1e-3, 1.0, 3.0, 1e9, math.inf])
 @pytest.mark.parametrize(("n", "features", "classes"), SHAPES)
 def test_clipped_sum_is_that_of_autograd_and_opacus(rng, n, features, classes, clip):

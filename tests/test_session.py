@@ -19,6 +19,7 @@ FILES = {
     "summary.json",
     "model.npz",
     "partition.json",
+    "partition.csv",
     "partition.svg",
     "report.html",
     "checkpoint.npz",

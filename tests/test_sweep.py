@@ -19,6 +19,7 @@ from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.experiment import begin, parse, prepare
 from fedsofim.reproduce import Lab, accuracy_table, mcnemar
+from fedsofim.session import measure
 from fedsofim.sweep import Sweep, run_all
 from fedsofim.tables import Table, paper
 from strategies import STRATEGIES
@@ -46,9 +47,8 @@ def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
     own = {"sofim": "strategy.rho=0.1,10", "adafedprox": "strategy.mu=0,0.5"}.get(
         strategy, "privacy.clip=1,5"
     )
-    combinations = expand(
-        [*small, f"strategy={strategy}", "privacy.epsilon=5,10", own, "strategy.lr=0.05,0.2"]
-    )
+    rates = [] if strategy == "local" else ["strategy.lr=0.05,0.2"]  # its server takes no step
+    combinations = expand([*small, f"strategy={strategy}", "privacy.epsilon=5,10", own, *rates])
     configs = [parse(values) for values in compose_many(combinations)]
     groups = {}
     for config in configs:
@@ -57,10 +57,27 @@ def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
     for group in groups.values():
         base = prepare(group[0])
         experiments = [base._replace(config=c, plan=c.plan()) for c in group]
-        together = stacked.run(experiments, lambda servers: None)
+        together = stacked.run(experiments, lambda *_: None)
         for experiment, state in zip(experiments, together, strict=True):
             alone = run(experiment, begin(experiment), lambda *_: False).server
             np.testing.assert_allclose(state.theta, alone.theta, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "local"])
+def test_a_stack_of_personal_models_is_scored_as_each_alone(small, strategy):
+    overrides = [*small, f"strategy={strategy}", "participation=0.5", "privacy.epsilon=5,10"]
+    settings = ["strategy.rho=0.5,2", "strategy.lr=0.3,1"] if strategy == "pfedsop" else []
+    configs = [parse(values) for values in compose_many(expand([*overrides, *settings]))]
+    for result in run_all(configs, jobs=1, every=3):
+        experiment, rows = prepare(configs[result.number]), []
+        run(
+            experiment,
+            begin(experiment),
+            lambda state, G, e=experiment, rows=rows: rows.append(measure(e, state, G, 0.0)),
+        )
+        for row, alone in zip(result.curve, (rows[2], rows[5]), strict=True):
+            assert row["accuracy"] == pytest.approx(alone["accuracy"], abs=0.01)
+            assert row["epsilon"] == alone["epsilon"]
 
 
 def test_stacks_keep_apart_what_does_not_belong_together(small):
@@ -68,6 +85,7 @@ def test_stacks_keep_apart_what_does_not_belong_together(small):
     assert key("strategy.lr=1") == key("strategy.lr=2") == key("strategy=fedgd")
     for other in ("seed=1", "rounds=5", "aggregation=size", "privacy=none", "partition.clients=3"):
         assert key(other) != key()
+    assert key("participation=0.5") != key()
 
 
 def test_composing_many_equals_composing_each():

@@ -1,18 +1,29 @@
 """The local engine: server and clients in one process, nothing between them."""
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from clients.program import transformed
 from fedsofim.experiment import Experiment, RunState, refresh
 from fedsofim.linalg import Array
+from fedsofim.participation import put, take
 from fedsofim.rng import Purpose, stream
 from strategies.rule import aggregate, broadcast, step
 
-# Called after every round with the new state and the aggregate; returns whether to stop.
-OnRound = Callable[[RunState, Array], bool]
+
+class OnRound(Protocol):
+    """Called after every round."""
+
+    def __call__(self, now: RunState, G: Array | None, **notes: Any) -> bool:
+        """Record a round, and say whether to stop.
+
+        Args:
+            now: the new state.
+            G: the aggregate; `None` if the round was skipped.
+            **notes: what else belongs in the round's row, such as the replies that were dropped.
+        """
 
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
@@ -27,10 +38,13 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
             server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
     while server.t < config.rounds:
         noise = partial(stream, config.seed, Purpose.NOISE, server.t)
+        present = config.schedule.present(server.t)
         received = broadcast(config.strategy, server)
         clients = transformed(clients, received)
-        releases, memory = config.client.release(received, clients, memory, experiment.plan, noise)
-        G = aggregate(releases, sizes, config.aggregation)
+        group, remembered = [clients[i] for i in present], take(memory, present)
+        releases, new = config.client.release(received, group, remembered, experiment.plan, noise)
+        memory = put(memory, present, new)
+        G = aggregate(releases, sizes[present], config.aggregation)
         server = refresh(experiment, step(config.strategy, server, G, config.rounds))
         if on_round(RunState(server, memory), G):
             break

@@ -9,12 +9,14 @@ its own (to float32 rounding: the products are blocked differently).
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from clients.program import transformed
 from fedsofim.experiment import Config, Experiment, refresh
 from fedsofim.linalg import Array
+from fedsofim.participation import put, take
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.rng import Purpose, stream
@@ -29,6 +31,7 @@ def stack_key(config: Config) -> Hashable:
         config.partition,
         config.client,
         config.aggregation,
+        config.participation,
         config.rounds,
         config.seed,
         config.private,
@@ -66,13 +69,14 @@ class StackedPlan:
 
 
 def run(
-    experiments: Sequence[Experiment], on_round: Callable[[list[ServerState]], None]
+    experiments: Sequence[Experiment], on_round: Callable[[list[ServerState], Any], None]
 ) -> list[ServerState]:
     """Train a stack, from the first round to the last.
 
     Args:
         experiments: with the same clients and equal stack keys.
-        on_round: called after every round with the new states.
+        on_round: called after every round with the new states, and what clients remember: arrays
+            `(n, S, ...)`.
 
     Returns:
         The last state of each.
@@ -93,11 +97,14 @@ def run(
         received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
         clients = transformed(clients, received)
         noise = partial(stream, seed, Purpose.NOISE, t)
-        releases, memory = program.release(received, clients, memory, plan, noise)
-        Gs = aggregate(releases, sizes, config.aggregation)
+        present = config.schedule.present(t)
+        group, remembered = [clients[i] for i in present], take(memory, present)
+        releases, new = program.release(received, group, remembered, plan, noise)
+        memory = put(memory, present, new)
+        Gs = aggregate(releases, sizes[present], config.aggregation)
         servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
         servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
-        on_round(servers)
+        on_round(servers, memory)
     return servers
 
 

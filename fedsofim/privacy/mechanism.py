@@ -1,12 +1,19 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from fedsofim.linalg import Array, Scale
 
 Adjacency = Literal["replace-one", "add-remove"]
+
+
+class NormalSource(Protocol):
+    """What noise is drawn from: a seeded stream in a simulation, else `entropy.SystemNoise`."""
+
+    def standard_normal(self, size: Any, dtype: Any) -> Array:
+        """Independent standard normal numbers."""
 
 
 def sensitivity(bound: float, adjacency: Adjacency) -> float:
@@ -25,7 +32,7 @@ class BoundedSum(NamedTuple):
     bound: Scale
 
 
-def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: np.random.Generator) -> Array:
+def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Array:
     """Independent Gaussian noise for a bounded sum, of std `bound * noise_multiplier`.
 
     The heads of a stack are separate experiments and share their draws, each at its own scale.
@@ -36,7 +43,7 @@ def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: np.random.Generator
     return np.asarray(noise * (like.bound * noise_multiplier))
 
 
-def add_gaussian(total: BoundedSum, noise_multiplier: Scale, rng: np.random.Generator) -> Array:
+def add_gaussian(total: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Array:
     r"""Release a bounded sum with independent Gaussian noise of std `bound * noise_multiplier`.
 
     Formally, one release is $\mu$-GDP with $\mu$ = sensitivity / std: 2 / noise_multiplier when a

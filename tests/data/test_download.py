@@ -9,7 +9,6 @@ import urllib.request
 import pytest
 from image_sets import write_npz
 
-from data import download as downloads
 from data.catalog import locate
 from data.datasets import DatasetConfig
 from data.download import download
@@ -135,5 +134,5 @@ def test_hub_weights_are_fetched_only_when_allowed_and_checked(monkeypatch, serv
     right = served[0].rename(tmp_path / f"cifar100_vgg16_bn-{sha}.pt")
     monkeypatch.setitem(HUB_WEIGHTS, "vgg16", right.as_uri())
     assert allowed.file(tmp_path / "cache").read_bytes() == right.read_bytes()
-    monkeypatch.setattr(downloads.urllib.request, "urlopen", None)  # a second time needs no network
+    monkeypatch.setattr(urllib.request, "urlopen", None)  # a second time needs no network
     assert allowed.file(tmp_path / "cache").is_file()

@@ -80,6 +80,18 @@ def test_vgg16_goes_the_whole_way(fedsofim, tmp_path):
     assert "1026 parameters" in printed  # 2 classes, 512 features and a bias
 
 
+def test_vgg16_goes_the_whole_way_on_real_samples(fedsofim, tmp_path):
+    with np.load(shared("images/cifar10-sample.npz")) as sample:
+        few = {name: sample[name][: 200 if "train" in name else 50] for name in sample.files}
+    np.savez(tmp_path / "few.npz", **few)
+    asked = (f"dataset.path={tmp_path / 'few.npz'}", "backbone=vgg16", "backbone.weights=random")
+    asked = (*asked, "features.probes=0")
+    code, printed, summary = run(fedsofim, tmp_path, *asked)
+    assert code == 0, printed
+    assert "5130 parameters" in printed
+    assert summary["loss"] < 3  # random convolutions tell little, and nothing diverges
+
+
 def test_the_features_command_writes_a_file_that_a_run_takes(fedsofim, tmp_path):
     source = write_npz(tmp_path / "images" / "bloodmnist.npz")
     out = tmp_path / "blood.npz"

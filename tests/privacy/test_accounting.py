@@ -95,6 +95,7 @@ def test_googles_numeric_accountant_bounds_it_tightly(epsilon, mu, z, s):
     assert epsilon * (1 - 1e-6) <= theirs <= epsilon * 1.01
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("accountant", [RDPAccountant, PRVAccountant])
 @pytest.mark.parametrize(("epsilon", "mu", "z", "s"), REFERENCE)
 def test_opacus_bounds_it(accountant, epsilon, mu, z, s):

@@ -1,0 +1,52 @@
+"""The client that trains alone: it sends nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from clients.personal import PersonalSteps, plain_gradients
+from clients.program import Client, Noise
+from fedsofim.linalg import Array
+from fedsofim.privacy.plan import Protection
+
+
+class AloneState(NamedTuple):
+    """Each client's own parameters, `(n, K, F+1)`, and how many steps it took, `(n,)`."""
+
+    theta: Array
+    steps: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone(PersonalSteps):
+    r"""The client of local-only training: K steps of plain SGD a round on a model of its own.
+
+    It sends an empty array. So nothing is charged, there is nothing to hide, and neither clip nor
+    noise is applied whatever the budget: $\varepsilon = 0$ against the server and all others.
+    """
+
+    @property
+    def uses_part(self) -> bool:
+        return False  # there is no charge that a part of the records could fall short of
+
+    def cost(self, rounds: int) -> float:
+        return 0
+
+    def init(self, theta: Array, clients: int) -> AloneState:
+        return AloneState(np.repeat(theta[None], clients, axis=0), np.zeros(clients, np.int64))
+
+    def personal(self, theta: Array, clients: Sequence[Client], state: AloneState) -> Array:
+        return state.theta
+
+    def release(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: AloneState,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, AloneState]:
+        y = self.descend(state.theta, state.steps, clients, plain_gradients)
+        return np.empty((*y.shape[:-2], 0), y.dtype), AloneState(y, state.steps + self.steps)

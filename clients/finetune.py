@@ -1,0 +1,50 @@
+"""The client of FedAvg with fine-tuning: it trains the common model, and then adapts it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from clients.personal import TunedSteps, released_gradients
+from clients.program import Client, Noise
+from fedsofim.linalg import Array
+from fedsofim.privacy.plan import Protection
+
+
+class FineTuneState(NamedTuple):
+    """How many local steps each client took, `(n,)`."""
+
+    steps: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTune(TunedSteps):
+    r"""The client of FedAvg with local fine-tuning.
+
+    In a round it is FedAvg's: K steps from the broadcast $\theta$, of which it sends the drift.
+    Its own model is $\theta$ after the tuning; with `tune_steps=0` it is $\theta$ itself, scored
+    on each client's own test set.
+    """
+
+    @property
+    def shares_noise(self) -> bool:
+        return self.steps == 1
+
+    def init(self, theta: Array, clients: int) -> FineTuneState:
+        return FineTuneState(np.zeros(clients, np.int64))
+
+    def personal(self, theta: Array, clients: Sequence[Client], state: FineTuneState) -> Array:
+        return self.tune(super().personal(theta, clients, state), clients)
+
+    def release(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: FineTuneState,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, FineTuneState]:
+        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
+        y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
+        return x - y, FineTuneState(state.steps + self.steps)

@@ -1,0 +1,117 @@
+"""What the clients with models of their own share: SGD on their own records."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clients.local import LocalSteps
+from clients.program import Client, Noise, noisy_gradients
+from fedsofim.config import require
+from fedsofim.linalg import Array
+from fedsofim.privacy.plan import Protection
+from fedsofim.records import Records
+
+# The gradients of some clients, each at its own parameters, in local step k.
+Gradients = Callable[[Array, Sequence[Client], int], Array]
+
+
+def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
+    """Mean gradients without clip or noise, for steps whose result stays on the client."""
+    pairs = zip(theta, clients, strict=True)
+    return np.stack([D.clipped_gradient_sum(y, math.inf) / D.size for y, (_, D) in pairs])
+
+
+def released_gradients(plan: Protection, noise: Noise) -> Gradients:
+    """Clipped, noisy mean gradients, for steps whose result is sent: every one is charged."""
+    return lambda theta, clients, k: noisy_gradients(theta, clients, plan, noise, draw=k)
+
+
+def batch(data: Records, step: int, size: int | None) -> Records:
+    """The records of one step: all, or a part of about `size` of them, in turn.
+
+    The parts are fixed and each record is in one, so a pass over them uses every record once. A
+    part takes every so-many-th record: records that are sorted by class are mixed.
+    """
+    parts = 1 if size is None else math.ceil(data.size / size)
+    turn = step % parts
+    return data.part(slice(turn, None, parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalSteps(LocalSteps):
+    r"""A client that takes K steps of SGD with learning rate $\eta_2$ from parameters of its own.
+
+    Attributes:
+        batch_size: how many records a step uses; all by default, and always with a budget.
+    """
+
+    keeps_models: ClassVar[bool] = True
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = self.batch_size
+        require(size is None or size >= 1, f"batch_size={size}: must be at least 1")
+
+    @property
+    def shares_noise(self) -> bool:
+        return False  # the next step starts from what the client released in the last
+
+    @property
+    def uses_part(self) -> bool:
+        return self.batch_size is not None
+
+    def descend(
+        self, y: Array, done: Array, clients: Sequence[Client], gradients: Gradients
+    ) -> Array:
+        r"""$y_{k+1} = y_k - \eta_2\,g(y_k)$, K times.
+
+        Args:
+            y: where each client begins, `(n, K, F+1)`.
+            done: how many steps each client took before, `(n,)`; it says whose turn it is.
+            clients: whose records.
+            gradients: `plain_gradients` or `released_gradients`.
+        """
+        for k in range(self.steps):
+            group = [
+                Client(i, batch(D, s + k, self.batch_size))
+                for (i, D), s in zip(clients, done.tolist(), strict=True)
+            ]
+            y = y - self.lr * gradients(y, group, k)
+        return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedSteps(PersonalSteps):
+    """A client that tunes its model further before it uses it.
+
+    These steps start from its model, or the common one, and nothing that is ever sent depends on
+    them. So they are plain SGD even with a budget, and cost nothing. The promise covers what the
+    server and everyone behind it sees: the tuned model must stay where it is.
+
+    Attributes:
+        tune_lr: the learning rate of the tuning.
+        tune_steps: how many steps; 0 is none.
+        tune_batch_size: how many records a step uses; all by default.
+    """
+
+    tune_lr: float
+    tune_steps: int
+    tune_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.tune_lr > 0, f"tune_lr={self.tune_lr}: must be > 0")
+        require(self.tune_steps >= 0, f"tune_steps={self.tune_steps}: must be >= 0")
+        size = self.tune_batch_size
+        require(size is None or size >= 1, f"tune_batch_size={size}: must be at least 1")
+
+    def tune(self, models: Array, clients: Sequence[Client]) -> Array:
+        """Each client's model `(n, K, F+1)` after the tuning."""
+        if self.tune_steps == 0:
+            return models
+        sgd = PersonalSteps(lr=self.tune_lr, steps=self.tune_steps, batch_size=self.tune_batch_size)
+        return sgd.descend(models, np.zeros(len(clients), np.int64), clients, plain_gradients)

@@ -1,0 +1,83 @@
+"""The engine over a Flower grid, whatever is behind it: Ray processes or real machines."""
+
+import math
+from functools import partial
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedsofim.engines import Run
+from fedsofim.engines.local import OnRound
+from fedsofim.experiment import Experiment, RunState, refresh
+from fedsofim.linalg import Array
+from fedsofim.tree import flatten, unflatten
+from strategies.base import RuleStrategy
+from strategies.flower import FLOWER
+from strategies.roster import Roster
+from strategies.terms import Terms
+
+
+def terms_of(experiment: Experiment) -> Terms:
+    """On what terms clients take part in this run."""
+    config, engine = experiment.config, experiment.config.engine
+    return Terms(
+        job=config.text,
+        clients=config.partition.clients,
+        present=config.schedule.present,
+        rounds=config.rounds,
+        aggregation=config.aggregation,
+        run=experiment.partition.get("run", ""),
+        min_clients=engine.min_clients,
+        on_missing=engine.on_missing,
+        max_repeats=engine.max_repeats,
+        wait=engine.wait,
+        timeout=engine.timeout,
+    )
+
+
+def over(grid: Grid, roster: Roster | None = None) -> Run:
+    """The engine that trains over `grid`, with the nodes of `roster` if they were met already."""
+
+    def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
+        config, latest = experiment.config, state
+
+        def record(strategy: RuleStrategy, G: Array | None, dropped: list[str]) -> bool:
+            nonlocal latest
+            memory = state.clients
+            if not experiment.deployed:
+                memory = unflatten(state.clients, strategy.memory)
+            latest = RunState(strategy.state, memory)
+            notes: dict[str, Any] = {"dropped": dropped} if dropped else {}
+            if G is None:
+                notes["skipped"] = True
+            t = strategy.state.t
+            if strategy.charged > config.cost(t):
+                # A client that lost its last release has charged itself twice for a round.
+                spent = experiment.plan.epsilon(strategy.charged)
+                notes["epsilon"] = spent if math.isfinite(spent) else None
+            stop = on_round(latest, G, **notes)
+            return stop or (t < config.rounds and not affordable(experiment, strategy.charged, t))
+
+        strategy = FLOWER.get(type(config.strategy), RuleStrategy)(
+            config.strategy,
+            terms_of(experiment),
+            state=state.server,
+            memory={} if experiment.deployed else flatten(state.clients),
+            roster=roster,
+            on_round=record,
+            refresh=partial(refresh, experiment),
+        )
+        strategy.start(grid)
+        return latest
+
+    return run
+
+
+def affordable(experiment: Experiment, charged: float, t: int) -> bool:
+    """Whether the plan covers another round after the first `t`, for which `charged` was charged.
+
+    It does as long as no client had to charge itself twice for the same round.
+    """
+    cost = experiment.config.cost
+    spent = max(charged, cost(t)) + cost(t + 1) - cost(t)
+    return spent <= experiment.plan.releases * (1 + 1e-9)

@@ -1,0 +1,78 @@
+"""The Ray engine: Flower's simulation, in as many processes as there are CPUs."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Both count only if they are set before Flower and Ray are imported.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from fedsofim.client_app import app as client_app
+from fedsofim.config import ConfigError
+from fedsofim.engines.flower import over
+from fedsofim.engines.local import OnRound
+from fedsofim.experiment import Engine, Experiment, RunState
+
+
+def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
+    """Train from `state` to the last round on Ray."""
+    engine = experiment.config.engine
+    results: list[RunState] = []
+    problems: list[ConfigError] = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            results.append(over(grid)(experiment, state, on_round))
+        except ConfigError as error:
+            problems.append(error)
+
+    with quiet():
+        run_simulation(
+            server_app=server,
+            client_app=client_app,
+            num_supernodes=nodes_of(engine, experiment.config.partition.clients),
+            backend_config=backend_config(engine),
+        )
+    for problem in problems:
+        raise problem
+    return results[0]
+
+
+def nodes_of(engine: Engine, clients: int) -> int:
+    """How many virtual nodes share the clients: one for each process, if nothing else is said."""
+    processes = engine.processes or max(1, int((os.cpu_count() or 1) // engine.cpus))
+    return min(engine.nodes or (clients if engine.address else processes), clients)
+
+
+def backend_config(engine: Engine) -> dict[str, Any]:
+    """What Flower tells Ray."""
+    init: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    if engine.address:
+        init["address"] = engine.address
+    elif engine.processes:
+        init["num_cpus"] = max(1, round(engine.processes * engine.cpus))
+    return {"init_args": init, "client_resources": {"num_cpus": engine.cpus, "num_gpus": 0.0}}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave the screen to the run: of Flower's log, only what tells of trouble."""
+    logger = logging.getLogger("flwr")
+
+    def of_interest(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING and "deprecated" not in record.getMessage().lower()
+
+    logger.addFilter(of_interest)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_interest)

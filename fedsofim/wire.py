@@ -1,0 +1,54 @@
+"""What server and clients say to each other: named arrays, and a few plain values beside them.
+
+Every message has one form, whatever the method: the server broadcasts arrays by name and asks for
+something; the client answers with arrays by name, or with the reason why not.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsofim.linalg import Array
+
+# The kinds of message: who a node is; what its clients release in a round.
+HELLO = "query"
+RELEASE = "train"
+
+
+def pack(arrays: Mapping[str, Array], values: Mapping[str, Any]) -> RecordDict:
+    """The content of a message."""
+    record = ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
+    return RecordDict({"arrays": record, "config": ConfigRecord(dict(values))})
+
+
+def unpack(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the values of a message; `KeyError` if it is not one of ours."""
+    arrays, values = content["arrays"], content["config"]
+    if not isinstance(arrays, ArrayRecord) or not isinstance(values, ConfigRecord):
+        raise KeyError("arrays")
+    return {name: array.numpy() for name, array in arrays.items()}, dict(values)
+
+
+def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
+    """Send messages and return the replies that come within `timeout` seconds.
+
+    Flower's own `send_and_receive` sleeps up to three seconds between looks, which would be most
+    of a round; this looks soon and then ever less often.
+    """
+    grid.push_messages(list(messages))
+    waiting = {message.metadata.message_id for message in messages}
+    replies: list[Message] = []
+    deadline, pause = time.monotonic() + timeout, 0.002
+    while waiting:
+        arrived = list(grid.pull_messages(waiting))
+        replies += arrived
+        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+        if not waiting or time.monotonic() > deadline:
+            break
+        time.sleep(pause)
+        pause = min(0.002 if arrived else 1.1 * pause, 0.25)
+    return replies

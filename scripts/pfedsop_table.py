@@ -1,0 +1,231 @@
+"""Measure pFedSOP against FedAvg with fine-tuning and local-only training: docs/pfedsop.md.
+
+    python scripts/pfedsop_table.py            choose settings, measure, write: half an hour
+    python scripts/pfedsop_table.py --render   write the page from the numbers of the last time
+
+Settings are chosen on a tenth of the training records, held out, with another seed; the test set
+is used once, with the settings chosen.
+"""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pfedsop_page
+
+from clients import Program
+from clients.personal import TunedSteps
+from fedsofim import personal
+from fedsofim.compose import compose_many
+from fedsofim.engines import stacked
+from fedsofim.experiment import Config, parse, prepare
+from strategies.rule import ServerState
+
+ROUNDS, SEEDS, TUNING_SEED = 70, (0, 1), 100
+SHOWN = (1, 2, 5, 10, 20, 40, 70)
+EPSILONS = (1, 5, 10)
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+# Local steps without a budget; with one, a step uses all records and a round has one step.
+PLAIN = ("privacy=none", "client.steps=10", "client.batch_size=100")
+PRIVATE = ("client.steps=1", "client.tune_batch_size=100")
+TUNINGS = ((0.03, 10), (0.03, 100), (0.1, 10), (0.1, 100))  # (learning rate, steps)
+
+
+class Cell(NamedTuple):
+    """What a number of the table is for; `epsilon` is 0 where there is no budget."""
+
+    dataset: str
+    alpha: float
+    clients: int
+    method: str
+    epsilon: float
+    tuned: bool
+
+    @property
+    def name(self) -> str:
+        """The cell in one word."""
+        return "/".join(map(str, self))
+
+    def overrides(self) -> list[str]:
+        """The cell as a config, without its settings."""
+        who = [f"partition.alpha={self.alpha}", f"partition.clients={self.clients}"]
+        return [f"dataset={self.dataset}", *who, f"strategy={self.method}", f"rounds={ROUNDS}"]
+
+    @property
+    def scored(self) -> tuple[int, ...]:
+        """The rounds that the page needs; scoring a tuned model takes as long as a few rounds."""
+        if self.epsilon:
+            return (ROUNDS,)
+        return SHOWN if self.tuned else tuple(range(1, ROUNDS + 1))
+
+    @property
+    def twin(self) -> "Cell":
+        """The cell whose settings this one takes: without a budget, those of 20 clients."""
+        return self if self.epsilon else self._replace(clients=20)
+
+
+def cells() -> Iterator[Cell]:
+    """The table."""
+    for case in product(("cifar10", "pathmnist"), (0.1, 0.5), (20, 100)):
+        yield Cell(*case, "local", 0, False)
+        yield Cell(*case, "fedavg_finetune", 0, True)
+        yield Cell(*case, "pfedsop", 0, False)
+        for epsilon in EPSILONS:
+            yield Cell(*case, "pfedsop", epsilon, False)
+            yield Cell(*case, "pfedsop", epsilon, True)
+            yield Cell(*case, "fedavg_finetune", epsilon, True)
+
+
+def grid(method: str, epsilon: float) -> list[list[str]]:
+    """The settings that are tried."""
+    if not epsilon and method == "pfedsop":
+        steps = product((0.03, 0.1), ((0.3, 1), (1, 1), (3, 1), (3, 10)))
+        return [
+            [*PLAIN, f"client.lr={lr}", f"strategy.lr={eta_1}", f"strategy.rho={rho}"]
+            for lr, (eta_1, rho) in steps
+        ]
+    if not epsilon:
+        return [[*PLAIN, f"client.lr={lr}"] for lr in (0.03, 0.1, 0.3)]
+    private = [*PRIVATE, f"privacy.epsilon={epsilon}"]
+    if method == "pfedsop":
+        return [
+            [*private, f"privacy.clip={clip}", f"client.lr={lr}", f"strategy.lr={eta_1}"]
+            for clip, lr, eta_1 in ((1, 0.3, 1), (3, 0.1, 1), (3, 0.3, 1), (3, 0.3, 3))
+        ]
+    return [[*private, "privacy.clip=3", "client.lr=1", f"strategy.lr={lr}"] for lr in (0.3, 1)]
+
+
+class Job(NamedTuple):
+    """A run: its config, the rounds to score, and the tunings to score its end with."""
+
+    config: Config
+    scored: tuple[int, ...] = ()
+    tunings: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        """Jobs with equal keys can be run in one stack."""
+        return stacked.stack_key(self.config), self.scored, self.tunings
+
+
+def measure(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Train a stack: mean personal accuracy by round, every client's at the end by tuning."""
+    base, program = prepare(jobs[0].config), jobs[0].config.client
+    experiments = [base._replace(config=job.config, plan=job.config.plan()) for job in jobs]
+    curves: list[dict[int, float]] = [{} for _ in jobs]
+    ends: list[list[list[float]]] = [[] for _ in jobs]
+
+    def accuracies(own: Program, servers: list[ServerState], memory: Any) -> Iterator[Any]:
+        models = own.personal(np.stack([s.theta for s in servers]), base.clients, memory)
+        for s in range(len(jobs)):
+            yield personal.score(models[:, s], base.own_tests).accuracy
+
+    def on_round(servers: list[ServerState], memory: Any) -> None:
+        t = servers[0].t
+        if t in jobs[0].scored:
+            for curve, accuracy in zip(curves, accuracies(program, servers, memory), strict=True):
+                curve[t] = float(accuracy.mean())
+        if t == ROUNDS:
+            tuned = [
+                replace(program, tune_lr=lr, tune_steps=steps)
+                for lr, steps in jobs[0].tunings
+                if isinstance(program, TunedSteps)
+            ]
+            for own in (program, *tuned):
+                for end, accuracy in zip(ends, accuracies(own, servers, memory), strict=True):
+                    end.append(accuracy.tolist())
+
+    stacked.run(experiments, on_round)
+    return [{"curve": c, "ends": e} for c, e in zip(curves, ends, strict=True)]
+
+
+def measure_all(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Every job's result, in their order."""
+    stacks: dict[Hashable, list[int]] = defaultdict(list)
+    for i, job in enumerate(jobs):
+        stacks[job.key].append(i)
+    groups = list(stacks.values())
+    out: list[dict[str, Any]] = [{} for _ in jobs]
+    results = pool.map(measure, [[jobs[i] for i in group] for group in groups])
+    for done, (group, found) in enumerate(zip(groups, results, strict=True), 1):
+        for i, result in zip(group, found, strict=True):
+            out[i] = result
+        print(f"{done} of {len(groups)} stacks", end="\r", file=sys.stderr, flush=True)
+    return out
+
+
+def configs(overrides: Iterable[list[str]]) -> list[Config]:
+    """Checked configs."""
+    return [parse(values) for values in compose_many(list(overrides))]
+
+
+def choose(pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """For each cell, the settings that do best at the last round on the records held out."""
+    tried = [
+        (cell, settings)
+        for cell in dict.fromkeys(cell.twin._replace(tuned=False) for cell in cells())
+        for settings in grid(cell.method, cell.epsilon)
+    ]
+    held_out = [f"seed={TUNING_SEED}", "dataset.holdout=0.1"]
+    runs = configs([*cell.overrides(), *held_out, *settings] for cell, settings in tried)
+    jobs = [
+        Job(config, (), TUNINGS if cell.epsilon or cell.method == "fedavg_finetune" else ())
+        for config, (cell, _) in zip(runs, tried, strict=True)
+    ]
+    scores: dict[Cell, list[tuple[float, list[str]]]] = defaultdict(list)
+    for (cell, settings), job, result in zip(tried, jobs, measure_all(pool, jobs), strict=True):
+        plain, *tuned = (float(np.mean(end)) for end in result["ends"])
+        scores[cell].append((plain, settings))
+        for (lr, steps), accuracy in zip(job.tunings, tuned, strict=True):
+            tuning = [f"client.tune_lr={lr}", f"client.tune_steps={steps}"]
+            scores[cell._replace(tuned=True)].append((accuracy, [*settings, *tuning]))
+    best = {cell: max(scores[cell.twin]) for cell in cells()}
+    return {cell.name: {"held_out": a, "settings": s} for cell, (a, s) in best.items()}
+
+
+def evaluate(pool: ProcessPoolExecutor, best: dict[str, Any]) -> dict[str, Any]:
+    """Each cell on the test set: curves and clients' accuracies, over seeds."""
+    tried = list(product(cells(), SEEDS))
+    runs = configs(
+        [*cell.overrides(), f"seed={seed}", *best[cell.name]["settings"]] for cell, seed in tried
+    )
+    jobs = [Job(config, cell.scored) for config, (cell, _) in zip(runs, tried, strict=True)]
+    results = iter(measure_all(pool, jobs))
+    table = {}
+    for cell in cells():
+        found = [next(results) for _ in SEEDS]
+        curve = {t: float(np.mean([r["curve"][t] for r in found])) for t in found[0]["curve"]}
+        clients = [round(accuracy, 4) for r in found for accuracy in r["ends"][0]]
+        table[cell.name] = {**cell._asdict(), **best[cell.name], "curve": curve, "clients": clients}
+    return table
+
+
+def main() -> None:
+    """Measure, unless the numbers are there and only the page is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--render", action="store_true", help="only write the page again")
+    parser.add_argument("--settings", help="a file for the chosen settings; used if it exists")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    arguments = parser.parse_args()
+    numbers = DOCS / "pfedsop.json"
+    if not arguments.render:
+        with ProcessPoolExecutor(arguments.jobs) as pool:
+            chosen = Path(arguments.settings) if arguments.settings else None
+            best = json.loads(chosen.read_text()) if chosen and chosen.exists() else choose(pool)
+            if chosen:
+                chosen.write_text(json.dumps(best))
+            table = evaluate(pool, best)
+        numbers.write_text(json.dumps(table, separators=(",", ":")) + "\n")
+    pfedsop_page.write(DOCS, json.loads(numbers.read_text()), SHOWN, EPSILONS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The methods as Flower strategies, by name.
+
+A Flower app of your own can use them as any other strategy:
+
+    strategy = DPFedSOFIM(Sofim(lr=0.8, rho=0.5, beta=0.9), Terms(job=..., clients=20, rounds=70))
+    result = strategy.start(grid, ArrayRecord({"theta": Array(theta)}))
+"""
+
+from strategies.adafedprox import AdaFedProx
+from strategies.adaptive import FedAdam, FedYogi
+from strategies.base import RuleStrategy
+from strategies.fedavg import FedAvg
+from strategies.fedfc import FedFC
+from strategies.fedgd import FedGD
+from strategies.ftrl import FTRL
+from strategies.local import LocalOnly
+from strategies.pfedsop import PFedSOP
+from strategies.rule import Rule
+from strategies.scaffold import Scaffold
+from strategies.sofim import Sofim
+
+
+class DPFedGD(RuleStrategy):
+    """DP-FedGD on Flower."""
+
+    kind = FedGD
+
+
+class DPFedAvg(RuleStrategy):
+    """DP-FedAvg on Flower."""
+
+    kind = FedAvg
+
+
+class DPFedFC(RuleStrategy):
+    """DP-FedFC on Flower."""
+
+    kind = FedFC
+
+
+class DPSCAFFOLD(RuleStrategy):
+    """DP-SCAFFOLD on Flower."""
+
+    kind = Scaffold
+
+
+class DPFedAdam(RuleStrategy):
+    """DP-FedAdam on Flower."""
+
+    kind = FedAdam
+
+
+class DPFedYogi(RuleStrategy):
+    """DP-FedYogi on Flower."""
+
+    kind = FedYogi
+
+
+class DPFTRL(RuleStrategy):
+    """DP-FTRL on Flower."""
+
+    kind = FTRL
+
+
+class DPAdaFedProx(RuleStrategy):
+    """DP-AdaFedProx on Flower."""
+
+    kind = AdaFedProx
+
+
+class DPFedSOFIM(RuleStrategy):
+    """DP-FedSOFIM on Flower."""
+
+    kind = Sofim
+
+
+class PersonalizedSOP(RuleStrategy):
+    """The method pFedSOP on Flower."""
+
+    kind = PFedSOP
+
+
+class LocalTraining(RuleStrategy):
+    """Local-only training on Flower: clients send nothing."""
+
+    kind = LocalOnly
+
+
+FLOWER: dict[type[Rule], type[RuleStrategy]] = {
+    strategy.kind: strategy for strategy in RuleStrategy.__subclasses__()
+}
