@@ -190,7 +190,7 @@ def _calibrate(arguments: list[str]) -> None:
     if "--help" in arguments or "-h" in arguments:
         return print(CALIBRATE)
     from fedsofim.compose import compose
-    from fedsofim.experiment import parse
+    from fedsofim.run_config import parse
 
     overrides = [argument for argument in arguments if argument != "--json"]
     config = parse(_telling_config_errors(lambda: compose(overrides), overrides))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from data.datasets import DatasetConfig, load
@@ -12,7 +11,6 @@ from data.partition import statistics
 from fedsofim import figures
 from fedsofim.compose import EPSILONS, compose
 from fedsofim.config import choose
-from fedsofim.experiment import parse
 from fedsofim.reproduce import (
     METHODS,
     Lab,
@@ -21,10 +19,11 @@ from fedsofim.reproduce import (
     mcnemar_table,
     rho_table,
 )
+from fedsofim.run_config import parse
 from fedsofim.rundir import write_whole
-from fedsofim.session import console
 from fedsofim.svg import heat_map
 from fedsofim.tables import Table
+from fedsofim.terminal import bar, console
 
 DATA = {"table3": "CIFAR-10", "table4": "PathMNIST"}
 
@@ -33,17 +32,11 @@ def reproduce(what: str, directory: Path, settings: str, seeds: Sequence[int]) -
     """Make one of the paper's results, or `all`, in a directory."""
     make = MAKERS if what == "all" else {what: choose(MAKERS, what, "reproduce")}
     directory.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("")
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        lab = Lab([f"settings={settings}"], seeds, show)
+    with bar() as show:
+        lab = Lab([f"settings={settings}"], seeds, lambda d, n: show(completed=d, total=n))
         for name, maker in make.items():
             began = time.perf_counter()
-            progress.update(task, description=name)
+            show(description=name)
             maker(lab, directory, name)
             console.print(f"{name}: {time.perf_counter() - began:.1f} s")
     console.print(f"Written to {directory}", soft_wrap=True)

@@ -13,10 +13,10 @@ from smalldata import CLASSES, FEATURES, write_records
 
 from fedsofim import server_app
 from fedsofim.config import ConfigError
-from fedsofim.experiment import parse
 from fedsofim.privacy.accounting import compose as compose_events
 from fedsofim.privacy.accounting import epsilon_of
 from fedsofim.privacy.ledger import Budget, Ledger
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from fedsofim.wire import RELEASE, pack, unpack
 
