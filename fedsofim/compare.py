@@ -164,7 +164,7 @@ def _convergence(curves: Sequence[Curve], budget: float | None, labels: Sequence
 
 
 def _noise(curves: Sequence[Curve], budget: float | None, labels: Sequence[str]) -> str:
-    """How large the noise in the aggregate is beside the aggregate itself, where runs recorded it."""
+    """How large the noise in the aggregate is beside the aggregate, where runs recorded it."""
     series: dict[str, list[Point]] = {}
     for label, runs in _grouped(curves, budget, labels).items():
         ratios: dict[int, list[float]] = {}

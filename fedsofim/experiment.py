@@ -13,13 +13,19 @@ from clients import CLIENTS, Client, Program
 from data.datasets import Dataset, DatasetConfig, load
 from data.features import Extraction
 from data.partition import Partition, statistics
+from data.pixels import load_pixels
 from data.recipe import BackboneConfig, FeaturesConfig
-from fedsofim import head, personal
+from fedsofim import personal
 from fedsofim.config import ConfigError, build, choose, require
+from fedsofim.head import Examples, examples_of
 from fedsofim.linalg import Array
+from fedsofim.models import MODELS, Head, Model, Network
 from fedsofim.participation import Schedule
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
+from fedsofim.probing import probes_for
+from fedsofim.records import Records
 from fedsofim.rng import Purpose, stream
+from fedsofim.transform import TRANSFORMS, Oracle, Transform
 from strategies import STRATEGIES, Rule
 from strategies.rule import ServerState, start
 
@@ -104,6 +110,8 @@ class Config:
     rounds: int
     seed: int
     aggregation: Aggregation
+    model: Model = field(default_factory=Head)
+    transform: Transform = field(default_factory=Transform)
     participation: float = 1.0
     text: str = ""
 
@@ -146,6 +154,17 @@ class Config:
             "client.batch_size: a step is charged to all records of a client, so with a budget it "
             "uses them all; give client.batch_size=null, or privacy=none",
         )
+        require(
+            self.model.linear or (self.client.setup_kind is None and not self.client.keeps_models),
+            f"strategy={self.strategy_name}: reads features, and so needs model=head",
+        )
+        z, oracle = self.privacy.noise_multiplier, self.transform
+        noisy = z != 0 if z is not None else math.isfinite(self.privacy.epsilon)
+        require(
+            not (isinstance(oracle, Oracle) and noisy) or oracle.i_know_this_is_not_private,
+            "transform=oracle: reads private records, which no noise then hides; use privacy=none, "
+            "or say transform.i_know_this_is_not_private=true",
+        )
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -171,7 +190,9 @@ class Config:
         elif self.private:
             z = self.privacy.noise_multiplier
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
-        return f"{self.strategy_name}-{self.dataset.name}-{budget}-seed{self.seed}"
+        parts = [self.transform.name] if self.transform.name != "none" else []
+        parts += [self.model.name] if not self.model.linear else []
+        return "-".join([*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"])
 
     @property
     def extraction(self) -> Extraction:
@@ -196,7 +217,9 @@ class Config:
         return self.client.cost(self.schedule.busiest(rounds))
 
     def epsilon(self, rounds: int | None = None) -> float:
-        """The epsilon spent after `rounds` rounds, after all by default."""
+        """The epsilon spent after `rounds` rounds, after all by default; `inf` for no promise."""
+        if self.transform.source == "private":
+            return math.inf
         return self.plan().epsilon(self.cost(self.rounds if rounds is None else rounds))
 
 
@@ -214,7 +237,15 @@ def parse(values: Mapping[str, Any]) -> Config:
     for key in (*kinds, "client", "strategy"):
         require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     typed = dict(values)
-    for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
+    registries: dict[str, Mapping[str, type[Any]]] = {
+        "client": CLIENTS,
+        "strategy": STRATEGIES,
+        "model": MODELS,
+        "transform": TRANSFORMS,
+    }
+    for key, registry in registries.items():
+        if key not in values:
+            continue  # a default; the config was written before there was a choice
         typed[key] = dict(values[key])
         kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
     typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
@@ -242,20 +273,22 @@ class Experiment(NamedTuple):
         plan: the noise that keeps the budget.
         clients: the clients with their records.
         test: the server's own test set; without records if it has none.
-        theta: initial parameters, `(K, F+1)`.
+        theta: initial parameters, `(K, F+1)` for a head, `(1, d)` for a deep network.
         partition: statistics of who holds what; the simulator's knowledge, never a release.
         own_tests: a test set for each client, where clients have models of their own.
         deployed: whether the records are with their owners, on other machines.
+        probes: what the transform's factors are measured on, if there is one.
     """
 
     config: Config
     plan: Plan
     clients: list[Client]
-    test: head.Examples
+    test: Records
     theta: Array
     partition: dict[str, Any]
-    own_tests: Sequence[head.Examples] = ()
+    own_tests: Sequence[Examples] = ()
     deployed: bool = False
+    probes: Records | None = None
 
     @property
     def checkpoint_every(self) -> int:
@@ -269,25 +302,35 @@ class Experiment(NamedTuple):
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
-    data = load(config.dataset, config.extraction.file())
+    data = load_data(config)
+    network = config.model.network(data.train_x.shape[1:], data.classes)
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    clients = divide(data, parts)
-    theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
+    clients = divide(network, data, parts)
+    theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
-    test = head.examples(data.test_x, data.test_y, data.classes)
-    own_tests = (
-        personal.own_test_sets(test, [client.data for client in clients], config.seed)
-        if config.client.keeps_models
-        else ()
-    )
-    return Experiment(config, config.plan(), clients, test, theta, record, own_tests)
+    test = network.records(data.test_x, data.test_y)
+    own_tests: Sequence[Examples] = ()
+    if config.client.keeps_models:
+        held = [client.data for client in clients]
+        own_tests = personal.own_test_sets(examples_of(test), map(examples_of, held), config.seed)
+    probes = probes_for(config.transform, network, data, config.seed)
+    return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
 
 
-def divide(data: Dataset, parts: Sequence[Array]) -> list[Client]:
+def load_data(config: Config) -> Dataset:
+    """The data as the model takes it: images for a network where there are any, else features."""
+    dataset = config.dataset
+    images = dataset.holds_images() if dataset.path else dataset.embedded is None
+    if images and not config.model.linear:
+        return load_pixels(dataset, config.features.store)
+    return load(dataset, config.extraction.file())
+
+
+def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
     """The clients, each with its part of the training records."""
     return [
-        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
+        Client(i, network.records(data.train_x[part], data.train_y[part]))
         for i, part in enumerate(parts)
     ]
 
@@ -302,6 +345,15 @@ class RunState(NamedTuple):
 def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
-    return RunState(
-        start(config.strategy, theta), config.client.init(theta, len(experiment.clients))
-    )
+    server = refresh(experiment, start(config.strategy, theta))
+    return RunState(server, config.client.init(theta, len(experiment.clients)))
+
+
+def refresh(experiment: Experiment, state: ServerState) -> ServerState:
+    """Renew what all clients will receive in the next round, where it is due.
+
+    Every engine calls this after a step; it follows from the state alone.
+    """
+    transform, probes = experiment.config.transform, experiment.probes
+    shared = transform.refresh(state.t, state.theta, probes, state.shared)
+    return state._replace(shared=shared)

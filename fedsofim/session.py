@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from data.partition import table
-from fedsofim import head, personal, report
+from fedsofim import personal, report
 from fedsofim.config import require
 from fedsofim.engines import ENGINES, Run
 from fedsofim.experiment import Config, Experiment, RunState, begin, parse, prepare
@@ -139,17 +139,17 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     Where clients have models of their own, the scores are those of the mean client on its own test
     set, which only a simulation knows; a deployment does not score them.
     """
-    config, (theta, _, t) = experiment.config, state.server
+    config, theta, t = experiment.config, state.server.theta, state.server.t
     scores: Row = {"accuracy": None, "loss": math.nan}
     if experiment.own_tests:
         scores = personal.summarise(_personal_scores(experiment, state))
     elif experiment.test.size and not config.client.keeps_models:
-        scores = dict(zip(("accuracy", "loss"), head.evaluate(theta, experiment.test), strict=True))
+        scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
     return {
         "round": t,
         **scores,
         "loss": finite(scores["loss"]),
-        "epsilon": finite(experiment.plan.epsilon(config.cost(t))),
+        "epsilon": finite(config.epsilon(t)),
         "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
         "noise_norm": noise_norm(experiment, t - 1),
         "theta_norm": finite(float(np.linalg.norm(theta))),
@@ -188,6 +188,8 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     config, plan, last = experiment.config, experiment.plan, rows[-1]
     summary: Row = {
         "strategy": config.strategy_name,
+        "transform": config.transform.name,
+        "model": config.model.name,
         "dataset": config.dataset.name,
         "accuracy": last["accuracy"],
         "loss": last["loss"],
@@ -240,7 +242,10 @@ def _announce(config: Config, experiment: Experiment) -> None:
         console.print("nothing is sent: epsilon 0 for every record, without noise")
         return
     if not config.private:
-        console.print("[bold white on red] NOT PRIVATE [/] no noise is added: anything may leak.")
+        why = "no noise is added"
+        if config.transform.source == "private":
+            why = f"transform={config.transform.name} reads private records, unprotected"
+        console.print(f"[bold white on red] NOT PRIVATE [/] {why}: anything may leak.")
         return
     if config.schedule.size < n:
         console.print(
