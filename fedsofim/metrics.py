@@ -14,13 +14,13 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     """One row of the metrics; all from released values and the server's own test set.
 
     Where clients have models of their own, the scores are those of the mean client on its own test
-    set, which only a simulation knows.
+    set, which only a simulation knows; a deployment does not score them.
     """
     config, theta, t = experiment.config, state.server.theta, state.server.t
     scores: Row = {"accuracy": None, "loss": math.nan}
     if experiment.own_tests:
         scores = personal.summarise(personal_scores(experiment, state))
-    elif experiment.test.size:
+    elif experiment.test.size and not config.client.keeps_models:
         scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
     return {
         "round": t,
