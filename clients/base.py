@@ -11,7 +11,7 @@ import numpy as np
 from flwr.client import NumPyClient
 
 from clients.owner import Owner, Request
-from clients.program import Client, Noise, Program
+from clients.program import Client, Noise, Program, transformed
 from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.privacy.plan import Plan
@@ -41,7 +41,11 @@ class SimulatedClients(NumPyClient):
         memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
         blank = self.program.init(received["theta"], len(self.clients))
         releases, state = self.program.release(
-            received, self.clients, unflatten(blank, memory), self.plan, self.noise
+            received,
+            transformed(self.clients, received),
+            unflatten(blank, memory),
+            self.plan,
+            self.noise,
         )
         after = {MEMORY + name: rows for name, rows in flatten(state).items()}
         values = {"names": ["release", *after], "sizes": sizes}

@@ -10,6 +10,7 @@ import numpy as np
 from clients.gradient import Gradient
 from clients.program import Client, Noise
 from fedsofim.config import require
+from fedsofim.head import examples_of
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
@@ -41,7 +42,8 @@ class Covariance(Gradient):
         unit = math.sqrt(2) if plan.adjacency == "replace-one" else 1.0
         z = plan.client_setup_multiplier(unit)
         covariances = []
-        for i, D in clients:
+        for i, records in clients:
+            D = examples_of(records)
             x = D.x * np.minimum(1, self.bound / D.norm)
             S = BoundedSum(x @ x.T, self.bound**2)
             upper = np.triu(gaussian(S, z, noise(i, 0)))

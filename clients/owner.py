@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clients.program import Client, Program
+from clients.program import Client, Program, transformed
 from fedsofim.config import ConfigError, require
+from fedsofim.head import examples_of
 from fedsofim.linalg import Array
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.entropy import SystemNoise
@@ -28,6 +29,10 @@ from fedsofim.privacy.mechanism import Adjacency, NormalSource, sensitivity
 from fedsofim.privacy.plan import Plan
 from fedsofim.protocol import SETUP
 from fedsofim.tree import flatten, unflatten
+
+# A clipped sum is transformed as a whole, so a transform also scales the rounding errors of the
+# sum, which are 1e-7 of it: this leaves them below a thousandth of the clip.
+MAX_SPREAD = 1e4
 
 
 class Request(NamedTuple):
@@ -156,7 +161,9 @@ class Owner:
             self._charge(
                 request.run, request.t, event_of(plan, count, self.ledger.budget.adjacency)
             )
-            releases, after = program.release(received, [self.client], before, plan, self._noise)
+            releases, after = program.release(
+                received, transformed([self.client], received), before, plan, self._noise
+            )
             self._save(file, _Saved(digest, releases[0], flatten(after)))
             return releases[0], charged + count
 
@@ -165,13 +172,20 @@ class Owner:
 
     def _check(self, received: Mapping[str, Array]) -> None:
         theta = received.get("theta")
-        rows, width = self.client.data.target.shape[0], self.client.data.x.shape[0]
+        data = examples_of(self.client.data)
+        rows, width = data.target.shape[0], data.x.shape[0]
         fits = theta is not None and theta.shape == (rows, width) and theta.dtype == np.float32
         if not fits:
             raise ConfigError(
                 f"the model should be a float32 array of shape {(rows, width)} for "
                 f"{width - 1} features; it is {None if theta is None else theta.shape}"
             )
+
+        if "U_G" in received or "U_A" in received:
+            _check_factor(received.get("U_G"), rows)
+            _check_factor(received.get("U_A"), width)
+            spread = float(np.linalg.cond(received["U_G"]) * np.linalg.cond(received["U_A"]))
+            require(spread <= MAX_SPREAD, "the transform would magnify rounding beyond the clip")
 
     def _charge(self, run: str, t: int, event: GaussianEvent) -> None:
         self.ledger.charge(
@@ -217,3 +231,11 @@ class Owner:
         draft = file.with_suffix(".tmp")
         draft.write_bytes(buffer.getvalue())
         os.replace(draft, file)
+
+
+def _check_factor(U: Array | None, size: int) -> None:
+    good = U is not None and U.shape == (size, size) and U.dtype == np.float32
+    require(
+        good and bool(np.isfinite(np.asarray(U)).all()),
+        f"the transform's factor should be a finite float32 array of shape {(size, size)}",
+    )

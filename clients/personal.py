@@ -10,9 +10,9 @@ import numpy as np
 from clients.local import LocalSteps
 from clients.program import Client, Noise, noisy_gradients
 from fedsofim.config import require
-from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
 from fedsofim.privacy.plan import Protection
+from fedsofim.records import Records
 
 # The gradients of some clients, each at its own parameters, in local step k.
 Gradients = Callable[[Array, Sequence[Client], int], Array]
@@ -21,7 +21,7 @@ Gradients = Callable[[Array, Sequence[Client], int], Array]
 def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     """Mean gradients without clip or noise, for steps whose result stays on the client."""
     pairs = zip(theta, clients, strict=True)
-    return np.stack([clipped_gradient_sum(y, D, math.inf) / D.size for y, (_, D) in pairs])
+    return np.stack([D.clipped_gradient_sum(y, math.inf) / D.size for y, (_, D) in pairs])
 
 
 def released_gradients(plan: Protection, noise: Noise) -> Gradients:
@@ -29,7 +29,7 @@ def released_gradients(plan: Protection, noise: Noise) -> Gradients:
     return lambda theta, clients, k: noisy_gradients(theta, clients, plan, noise, draw=k)
 
 
-def batch(data: Examples, step: int, size: int | None) -> Examples:
+def batch(data: Records, step: int, size: int | None) -> Records:
     """The records of one step: all, or a part of about `size` of them, in turn.
 
     The parts are fixed and each record is in one, so a pass over them uses every record once. A
@@ -37,7 +37,7 @@ def batch(data: Examples, step: int, size: int | None) -> Examples:
     """
     parts = 1 if size is None else math.ceil(data.size / size)
     turn = step % parts
-    return Examples(data.x[:, turn::parts], data.target[:, turn::parts], data.norm[turn::parts])
+    return data.part(slice(turn, None, parts))
 
 
 @dataclass(frozen=True, kw_only=True)

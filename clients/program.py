@@ -12,10 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedsofim.config import require
-from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
 from fedsofim.privacy.plan import Protection
+from fedsofim.records import Factors, Records
 
 # The noise stream of a client, by its id and the number of the draw within the round.
 Noise = Callable[[int, int], NormalSource]
@@ -25,7 +25,7 @@ class Client(NamedTuple):
     """One client: who it is and what it holds."""
 
     id: int
-    data: Examples
+    data: Records
 
 
 class Stateless(NamedTuple):
@@ -116,6 +116,17 @@ class Program(ABC):
         """
 
 
+def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> list[Client]:
+    """The clients, their gradients under the transform that the server broadcast, if it did.
+
+    The transform comes before the clip, so whatever the server sends, privacy is what it was.
+    """
+    if "U_A" not in received:
+        return list(clients)
+    factors = Factors(received["U_G"], received["U_A"])
+    return [client._replace(data=client.data.under(factors)) for client in clients]
+
+
 def noisy_gradients(
     thetas: Array, clients: Sequence[Client], plan: Protection, noise: Noise, draw: int = 0
 ) -> Array:
@@ -137,6 +148,6 @@ def noisy_gradients(
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
-        S = BoundedSum(clipped_gradient_sum(y, D, plan.clip), plan.clip)
+        S = BoundedSum(D.clipped_gradient_sum(y, plan.clip), plan.clip)
         np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
     return out

@@ -9,10 +9,10 @@ import numpy as np
 
 from clients.program import Client, Noise, Program
 from fedsofim.config import require
-from fedsofim.head import Examples, clipped_gradient_sum
 from fedsofim.linalg import Array
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
+from fedsofim.records import Records
 
 
 class TreeState(NamedTuple):
@@ -88,7 +88,7 @@ class Tree(Program):
         nodes = state.nodes.copy()
         for g, node, t, (i, D) in zip(out, nodes, state.t.tolist(), clients, strict=True):
             batch = _batch(D, t % self.batches, self.batches)
-            S = BoundedSum(clipped_gradient_sum(theta, batch, plan.clip), plan.clip)
+            S = BoundedSum(batch.clipped_gradient_sum(theta, plan.clip), plan.clip)
             level = self._closed(t)
             fresh = gaussian(S, plan.client_noise_multiplier, noise(i, 0))
             np.divide(S.value + fresh - node[:level].sum(axis=0), D.size / self.batches, out=g)
@@ -115,9 +115,9 @@ class Tree(Program):
         return self.batches > 1 and (t + 1) % self.batches == 0
 
 
-def _batch(data: Examples, turn: int, turns: int) -> Examples:
+def _batch(data: Records, turn: int, turns: int) -> Records:
     """The records whose turn it is: every `turns`-th one."""
     if turns == 1:
         return data
     require(data.size >= turns, f"client.batches={turns}: a client has only {data.size} records")
-    return Examples(data.x[:, turn::turns], data.target[:, turn::turns], data.norm[turn::turns])
+    return data.part(slice(turn, None, turns))

@@ -34,6 +34,7 @@ class Dataset(NamedTuple):
         classes: how many classes there are, K; public.
         sha256: the content's hash.
         client_id: whose each training record is, `(N,)`, where the file says so.
+        probe_x: the features of synthetic images through the same backbone, `(P, F)`, if known.
     """
 
     train_x: Array
@@ -43,6 +44,7 @@ class Dataset(NamedTuple):
     classes: int
     sha256: str = ""
     client_id: Array | None = None
+    probe_x: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +162,7 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
         data = data._replace(sha256=sha256, client_id=ids)
-        return _hold_out(data, config.holdout) if config.holdout else data
+        return hold_out(data, config.holdout) if config.holdout else data
 
 
 class TestSet(NamedTuple):
@@ -169,6 +171,7 @@ class TestSet(NamedTuple):
     x: Array
     y: Array
     classes: int
+    probe_x: Array | None = None
 
 
 def load_test(config: DatasetConfig, file: Path) -> TestSet:
@@ -179,10 +182,10 @@ def load_test(config: DatasetConfig, file: Path) -> TestSet:
         x, y = split_of(arrays, "test")
         known = npz.provenance(arrays).get("dataset", {}).get("classes")
         classes = _count_classes(y, len(y), config.classes or known)
-        return TestSet(x, y, classes)
+        return TestSet(x, y, classes, probe_features(arrays))
 
 
-def _hold_out(data: Dataset, share: float) -> Dataset:
+def hold_out(data: Dataset, share: float) -> Dataset:
     """The training records alone: a fixed random part of them takes the test set's place."""
     order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
     size = round(share * len(order))
@@ -206,7 +209,19 @@ def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
     )
     classes = _count_classes(np.concatenate([train_y, test_y]), len(train_y), classes)
-    return Dataset(train_x, train_y, test_x, test_y, classes)
+    probes = probe_features(arrays)
+    return Dataset(train_x, train_y, test_x, test_y, classes, probe_x=probes)
+
+
+def probe_features(arrays: Mapping[str, Array]) -> Array | None:
+    """The features of probes, `(P, F)` float32, if the file has any."""
+    if "probe_x" not in arrays:
+        return None
+    x = arrays["probe_x"].astype(np.float32)
+    if "scale" in arrays:
+        x = arrays["lo"].astype(np.float32) + arrays["scale"].astype(np.float32) * x
+    require(x.ndim == 2 and len(x) > 0 and bool(np.isfinite(x).all()), "probe_x: not features")
+    return x
 
 
 def _count_classes(labels: Array, records: int, classes: int | None) -> int:

@@ -17,14 +17,14 @@ from flwr.clientapp import ClientApp
 from clients import Client
 from clients.base import DeployedClient, Fit, SimulatedClients
 from clients.owner import Owner, check_ahead
-from data.datasets import load
 from data.records import Records, open_records
 from fedsofim.config import ConfigError, build, require
-from fedsofim.experiment import Config, divide, parse
+from fedsofim.experiment import divide, load_data
 from fedsofim.linalg import Array
 from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
 from fedsofim.protocol import SETUP
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import Config, parse
 from fedsofim.wire import pack, unpack
 
 app = ClientApp()
@@ -137,9 +137,10 @@ def _simulated(values: Values) -> SimulatedClients:
 def _simulation(job: str) -> tuple[Config, list[Client]]:
     """The clients of a simulation, made once in each process."""
     config = parse(json.loads(job))
-    data = load(config.dataset, config.extraction.file())
+    data = load_data(config)
+    network = config.model.network(data.train_x.shape[1:], data.classes)
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    return config, divide(data, parts)
+    return config, divide(network, data, parts)
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:

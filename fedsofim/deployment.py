@@ -5,11 +5,15 @@ from typing import Any
 import numpy as np
 
 from data import npz
-from data.datasets import load_test
+from data.datasets import Dataset, load_test
 from fedsofim import head
 from fedsofim.config import require
-from fedsofim.experiment import Config, Experiment
+from fedsofim.experiment import Experiment
+from fedsofim.models import Network
+from fedsofim.probing import probes_for
+from fedsofim.records import Records
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import Config
 from strategies.roster import Roster
 
 
@@ -38,7 +42,9 @@ def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Exper
         none = np.zeros((0, features), np.float32)
         test = head.examples(none, np.zeros(0, np.intp), config.dataset.classes)
     classes = len(test.target)
-    theta = head.init(stream(config.seed, Purpose.INIT), classes, features)
+    network = config.model.network((features,), classes)
+    require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
+    theta = network.init(stream(config.seed, Purpose.INIT))
     sizes = {i: owner.size for i, owner in sorted(owners.items())}
     record: dict[str, Any] = {
         "clients": config.partition.clients,
@@ -46,4 +52,16 @@ def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Exper
         "run": roster.run,
         "data_sha256": npz.digest(test._asdict()),
     }
-    return Experiment(config, config.plan(), [], test, theta, record, deployed=True)
+    probes = _probes(config, network, features, classes)
+    return Experiment(config, config.plan(), [], test, theta, record, deployed=True, probes=probes)
+
+
+def _probes(config: Config, network: Network, features: int, classes: int) -> Records | None:
+    """What the transform is measured on: the server's own file brings the probes."""
+    if config.transform.name == "none":
+        return None
+    own = config.dataset.name != "owners"
+    probe_x = load_test(config.dataset, config.extraction.file()).probe_x if own else None
+    x, y = np.zeros((0, features), np.float32), np.zeros(0, np.intp)
+    nothing = Dataset(x, y, x, y, classes, probe_x=probe_x)
+    return probes_for(config.transform, network, nothing, config.seed)

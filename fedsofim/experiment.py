@@ -1,237 +1,22 @@
-"""A run, from its config to the pieces that the engines move."""
+"""A run made ready: the pieces that the engines move."""
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from clients import CLIENTS, Client, Program
-from data.datasets import Dataset, DatasetConfig, load
-from data.features import Extraction
-from data.partition import Partition, statistics
-from data.recipe import BackboneConfig, FeaturesConfig
-from fedsofim import head, personal
-from fedsofim.config import ConfigError, build, choose, require
+from clients import Client
+from data.datasets import Dataset, load
+from data.partition import statistics
+from data.pixels import load_pixels
+from fedsofim import personal
+from fedsofim.head import Examples, examples_of
 from fedsofim.linalg import Array
-from fedsofim.participation import Schedule
-from fedsofim.privacy.plan import Aggregation, Plan, Privacy
+from fedsofim.models import Network
+from fedsofim.privacy.plan import Plan
+from fedsofim.probing import probes_for
+from fedsofim.records import Records
 from fedsofim.rng import Purpose, stream
-from strategies import STRATEGIES, Rule
+from fedsofim.run_config import Config
 from strategies.rule import ServerState, start
-
-
-@dataclass(frozen=True, kw_only=True)
-class Engine:
-    """What carries arrays between server and clients; it changes speed, never results.
-
-    Attributes:
-        name: `local`, one process; `ray`, Flower's simulation on Ray; `flower`, whatever
-            `flwr run` was pointed at, a simulation or a deployment.
-        cpus: CPUs that one Ray process takes.
-        processes: how many Ray processes there are at most; by default what the CPUs allow.
-        nodes: among how many of Flower's virtual nodes Ray's clients are dealt out; by default
-            one for each process.
-        address: a running Ray cluster's, instead of starting Ray here.
-        wait: seconds to wait for enough clients before giving up.
-        timeout: seconds to wait for the replies of a round.
-        min_clients: how many good replies make a round; by default all clients'.
-        on_missing: what to do about a round with fewer: `repeat` asks the missing ones again,
-            and the run stops when that does not help; `skip` goes on to the next round without a
-            step, and what was released stays charged.
-        max_repeats: how often the missing clients of one round are asked again.
-    """
-
-    name: Literal["local", "ray", "flower"] = "local"
-    cpus: float = 1
-    processes: int | None = None
-    nodes: int | None = None
-    address: str | None = None
-    wait: float = 300
-    timeout: float = 300
-    min_clients: int | None = None
-    on_missing: Literal["repeat", "skip"] = "repeat"
-    max_repeats: int = 3
-
-    def __post_init__(self) -> None:
-        for name in ("cpus", "wait", "timeout"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        for name in ("processes", "nodes", "min_clients"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"{name}={value}: must be at least 1")
-        require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """Where a run is written, and how often its state is saved.
-
-    Attributes:
-        dir: the run's own directory; by default `root`/<date>/<name>.
-        root: where runs without a directory of their own go.
-        checkpoint_every: rounds between checkpoints.
-    """
-
-    dir: str | None = None
-    root: str = "outputs"
-    checkpoint_every: int = 10
-
-    def __post_init__(self) -> None:
-        require(
-            self.checkpoint_every >= 1,
-            f"checkpoint_every={self.checkpoint_every}: must be at least 1",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it."""
-
-    dataset: DatasetConfig
-    backbone: BackboneConfig = field(default_factory=BackboneConfig)
-    features: FeaturesConfig = field(default_factory=FeaturesConfig)
-    partition: Partition
-    client: Program
-    strategy_name: str
-    strategy: Rule
-    privacy: Privacy
-    engine: Engine
-    output: Output
-    rounds: int
-    seed: int
-    aggregation: Aggregation
-    participation: float = 1.0
-    text: str = ""
-
-    def __post_init__(self) -> None:
-        require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
-        require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
-        n, least = self.schedule.size, self.engine.min_clients
-        require(
-            least is None or least <= n,
-            f"engine.min_clients={least}: a round has only {n} clients",
-        )
-        require(
-            self.privacy.trust == "server" or least in (None, n),
-            f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
-            "carries too little noise",
-        )
-        require(
-            not self.client.every_round
-            or (least in (None, n) and self.engine.on_missing != "skip"),
-            f"engine.min_clients, engine.on_missing=skip: the clients of "
-            f"strategy={self.strategy_name} must take part in every round",
-        )
-        require(
-            self.schedule.size == self.partition.clients or not self.client.every_round,
-            f"participation={self.participation}: the clients of strategy={self.strategy_name} "
-            "must take part in every round",
-        )
-        sent = self.strategy.broadcast(start(self.strategy, np.zeros((2, 2), np.float32)))
-        require(
-            self.client.needs <= sent.keys() and self.client.setup_kind == self.strategy.setup_kind,
-            f"client={type(self.client).__name__}: does not go with strategy={self.strategy_name}",
-        )
-        require(
-            self.privacy.trust == "server" or self.client.shares_noise,
-            "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
-            "which the shared noise does not hide; use trust=server",
-        )
-        require(
-            not (self.client.uses_part and self.private),
-            "client.batch_size: a step is charged to all records of a client, so with a budget it "
-            "uses them all; give client.batch_size=null, or privacy=none",
-        )
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """Who takes part in which round."""
-        return Schedule(
-            clients=self.partition.clients,
-            fraction=self.participation,
-            seed=self.seed,
-            rounds=self.rounds,
-        )
-
-    @property
-    def private(self) -> bool:
-        """Whether the run promises anything."""
-        return math.isfinite(self.epsilon())
-
-    @property
-    def name(self) -> str:
-        """A short name that tells runs apart."""
-        budget = "not-private"
-        if self.cost(self.rounds) == 0:
-            budget = "nothing-sent"
-        elif self.private:
-            z = self.privacy.noise_multiplier
-            budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
-        return f"{self.strategy_name}-{self.dataset.name}-{budget}-seed{self.seed}"
-
-    @property
-    def extraction(self) -> Extraction:
-        """Where the features come from."""
-        return Extraction(dataset=self.dataset, backbone=self.backbone, features=self.features)
-
-    def plan(self) -> Plan:
-        """The noise that keeps the budget over the whole run."""
-        releases = self.cost(self.rounds)
-        try:
-            return self.privacy.plan(
-                releases=releases,
-                clients=self.schedule.size,
-                aggregation=self.aggregation,
-                setup_share=self.client.setup_share,
-            )
-        except ConfigError as error:
-            raise ConfigError(f"privacy.{error}") from None
-
-    def cost(self, rounds: int) -> float:
-        """How many releases the first `rounds` rounds are worth to a record of any client."""
-        return self.client.cost(self.schedule.busiest(rounds))
-
-    def epsilon(self, rounds: int | None = None) -> float:
-        """The epsilon spent after `rounds` rounds, after all by default."""
-        return self.plan().epsilon(self.cost(self.rounds if rounds is None else rounds))
-
-
-def parse(values: Mapping[str, Any]) -> Config:
-    """Check a plain config, as Hydra composes it, and give it types."""
-    kinds: dict[str, type[Any]] = {
-        "dataset": DatasetConfig,
-        "backbone": BackboneConfig,
-        "features": FeaturesConfig,
-        "partition": Partition,
-        "privacy": Privacy,
-        "engine": Engine,
-        "output": Output,
-    }
-    for key in (*kinds, "client", "strategy"):
-        require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
-    typed = dict(values)
-    for key, registry in (("client", CLIENTS), ("strategy", STRATEGIES)):
-        typed[key] = dict(values[key])
-        kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
-    typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
-    typed["partition"] = _counted(values["partition"], typed["dataset"])
-    for key, kind in kinds.items():
-        typed[key] = build(kind, typed[key], key)
-    derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
-    config = build(Config, {**typed, **derived}, "")
-    config.plan()  # refuses what cannot be protected, before any data is read
-    return config
-
-
-def _counted(partition: Mapping[str, Any], dataset: DatasetConfig) -> Mapping[str, Any]:
-    """A natural partition's number of clients is in the data."""
-    if partition.get("kind") == "natural" and partition.get("clients") is None:
-        return {**partition, "clients": dataset.client_count()}
-    return partition
 
 
 class Experiment(NamedTuple):
@@ -242,20 +27,22 @@ class Experiment(NamedTuple):
         plan: the noise that keeps the budget.
         clients: the clients with their records.
         test: the server's own test set; without records if it has none.
-        theta: initial parameters, `(K, F+1)`.
+        theta: initial parameters, `(K, F+1)` for a head, `(1, d)` for a deep network.
         partition: statistics of who holds what; the simulator's knowledge, never a release.
         own_tests: a test set for each client, where clients have models of their own.
         deployed: whether the records are with their owners, on other machines.
+        probes: what the transform's factors are measured on, if there is one.
     """
 
     config: Config
     plan: Plan
     clients: list[Client]
-    test: head.Examples
+    test: Records
     theta: Array
     partition: dict[str, Any]
-    own_tests: Sequence[head.Examples] = ()
+    own_tests: Sequence[Examples] = ()
     deployed: bool = False
+    probes: Records | None = None
 
     @property
     def checkpoint_every(self) -> int:
@@ -269,25 +56,35 @@ class Experiment(NamedTuple):
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
-    data = load(config.dataset, config.extraction.file())
+    data = load_data(config)
+    network = config.model.network(data.train_x.shape[1:], data.classes)
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    clients = divide(data, parts)
-    theta = head.init(stream(config.seed, Purpose.INIT), data.classes, data.train_x.shape[1])
+    clients = divide(network, data, parts)
+    theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
-    test = head.examples(data.test_x, data.test_y, data.classes)
-    own_tests = (
-        personal.own_test_sets(test, [client.data for client in clients], config.seed)
-        if config.client.keeps_models
-        else ()
-    )
-    return Experiment(config, config.plan(), clients, test, theta, record, own_tests)
+    test = network.records(data.test_x, data.test_y)
+    own_tests: Sequence[Examples] = ()
+    if config.client.keeps_models:
+        held = [client.data for client in clients]
+        own_tests = personal.own_test_sets(examples_of(test), map(examples_of, held), config.seed)
+    probes = probes_for(config.transform, network, data, config.seed)
+    return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
 
 
-def divide(data: Dataset, parts: Sequence[Array]) -> list[Client]:
+def load_data(config: Config) -> Dataset:
+    """The data as the model takes it: images for a network where there are any, else features."""
+    dataset = config.dataset
+    images = dataset.holds_images() if dataset.path else dataset.embedded is None
+    if images and not config.model.linear:
+        return load_pixels(dataset, config.features.store)
+    return load(dataset, config.extraction.file())
+
+
+def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
     """The clients, each with its part of the training records."""
     return [
-        Client(i, head.examples(data.train_x[part], data.train_y[part], data.classes))
+        Client(i, network.records(data.train_x[part], data.train_y[part]))
         for i, part in enumerate(parts)
     ]
 
@@ -302,6 +99,15 @@ class RunState(NamedTuple):
 def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
-    return RunState(
-        start(config.strategy, theta), config.client.init(theta, len(experiment.clients))
-    )
+    server = refresh(experiment, start(config.strategy, theta))
+    return RunState(server, config.client.init(theta, len(experiment.clients)))
+
+
+def refresh(experiment: Experiment, state: ServerState) -> ServerState:
+    """Renew what all clients will receive in the next round, where it is due.
+
+    Every engine calls this after a step; it follows from the state alone.
+    """
+    transform, probes = experiment.config.transform, experiment.probes
+    shared = transform.refresh(state.t, state.theta, probes, state.shared)
+    return state._replace(shared=shared)

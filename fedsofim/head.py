@@ -3,6 +3,9 @@ r"""A linear softmax head on frozen features, with per-example clipping in close
 The gradient of one example is a rank-one matrix, $g = (p - e_y)\,\tilde x^\top$, so its norm is
 $\lVert p - e_y\rVert\,\lVert\tilde x\rVert$ and the sum of clipped gradients is one weighted matrix
 product: no per-example gradient is ever formed.
+
+The same holds under a pre-clipping transform $g \to U_G\,g\,U_A$: the norm becomes
+$\lVert U_G(p - e_y)\rVert\,\lVert U_A\tilde x\rVert$, and the sum is transformed once, as a whole.
 """
 
 import math
@@ -11,10 +14,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsofim.config import require
 from fedsofim.linalg import Array, Scale
+from fedsofim.records import Covariances, Factors, Records
 
 # Columns worked on at a time, for one head: logits and features then stay in the L2 cache.
 CHUNK = 1024
+
+
+class Transformed(NamedTuple):
+    """A transform, and what it does to some examples.
+
+    Attributes:
+        U_G: its factor on the side of the outputs, `(K, K)`, or `(S, K, K)` for a stack of heads.
+        U_A: its factor on the side of the features, `(F+1, F+1)`.
+        norm: the Euclidean norm of `U_A x` of each example, `(N,)`.
+    """
+
+    U_G: Array
+    U_A: Array
+    norm: Array
 
 
 class Examples(NamedTuple):
@@ -24,22 +43,64 @@ class Examples(NamedTuple):
         x: features with a last row of ones for the bias, `(F+1, N)`.
         target: one-hot labels, `(K, N)`.
         norm: the Euclidean norm of each column of `x`, `(N,)`.
+        transformed: the transform that gradients go through before they are clipped, if any.
     """
 
     x: Array
     target: Array
     norm: Array
+    transformed: Transformed | None = None
 
     @property
     def size(self) -> int:
         """How many examples there are."""
         return int(self.x.shape[1])
 
+    def part(self, which: slice) -> "Examples":
+        """A view of some of the examples."""
+        t = self.transformed
+        if t is not None:
+            t = t._replace(norm=t.norm[which])
+        return Examples(self.x[:, which], self.target[:, which], self.norm[which], t)
+
     def chunks(self, size: int) -> Iterator["Examples"]:
         """Views of at most `size` examples each, in order."""
         for start in range(0, self.size, size):
-            part = slice(start, start + size)
-            yield Examples(self.x[:, part], self.target[:, part], self.norm[part])
+            yield self.part(slice(start, start + size))
+
+    def under(self, factors: Factors) -> "Examples":
+        """The same examples, whose gradients are transformed before they are clipped."""
+        U_G, U_A, before = factors.U_G, factors.U_A, self.transformed
+        if before is not None and np.array_equal(before.U_A, U_A):
+            return self._replace(transformed=before._replace(U_G=U_G))
+        norm = np.empty_like(self.norm)
+        for start in range(0, self.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            v = U_A @ self.x[:, part]
+            norm[part] = np.sqrt(np.einsum("fn,fn->n", v, v))
+        return self._replace(transformed=Transformed(U_G, U_A, norm))
+
+    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
+        """The sum of these examples' clipped gradients; see `clipped_gradient_sum`."""
+        return clipped_gradient_sum(theta, self, clip)
+
+    def evaluate(self, theta: Array) -> tuple[float, float]:
+        """Accuracy and mean cross-entropy on these examples."""
+        return evaluate(theta, self)
+
+    def predict(self, theta: Array) -> Array:
+        """The most likely class of each example, `(N,)`."""
+        return predict(theta, self)
+
+    def curvature(self, theta: Array) -> list[Covariances]:
+        r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
+        G = np.zeros((theta.shape[-2],) * 2)
+        A = np.zeros((theta.shape[-1],) * 2)
+        for batch in self.chunks(CHUNK):
+            r, x = residual(theta, batch).astype(np.float64), batch.x.astype(np.float64)
+            G += r @ r.T
+            A += x @ x.T
+        return [Covariances(G / self.size, A / self.size)]
 
 
 def examples(features: Array, labels: Array, classes: int) -> Examples:
@@ -50,6 +111,13 @@ def examples(features: Array, labels: Array, classes: int) -> Examples:
     target = np.zeros((classes, n), dtype=x.dtype)
     target[labels, np.arange(n)] = 1
     return Examples(x, target, np.sqrt(np.einsum("fn,fn->n", x, x)))
+
+
+def examples_of(records: Records) -> Examples:
+    """The examples that some records are, where the model is known to be a head."""
+    require(isinstance(records, Examples), "this needs model=head: it reads features")
+    assert isinstance(records, Examples)
+    return records
 
 
 def init(rng: np.random.Generator, classes: int, features: int) -> Array:
@@ -69,10 +137,11 @@ def residual(theta: Array, batch: Examples) -> Array:
 
 
 def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
-    """The sum over all examples of the gradient, each clipped to Euclidean norm `clip`.
+    """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
 
     Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
-    `clip`, whatever the features are: an example whose gradient is not finite contributes zero.
+    `clip`, whatever the features and the transform are: an example whose gradient is not finite
+    contributes zero.
 
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
@@ -89,15 +158,23 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     C = np.minimum(C, np.finfo(theta.dtype).max)  # a head without a clip beside one that has it
     for batch in data.chunks(CHUNK if theta.ndim == 2 else CHUNK // 2):
         r = residual(theta, batch)
-        norm = np.sqrt(np.einsum("...kn,...kn->...n", r, r)) * batch.norm
         x = batch.x
         if clipping:
+            norm = _gradient_norms(r, batch)
             r *= (C / np.maximum(norm, C))[..., None, :]  # min(1, C / ||g||)
             if not np.isfinite(norm).all():
                 np.copyto(r, 0, where=~np.isfinite(norm)[..., None, :])
                 x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
         total += (r.reshape(-1, batch.size) @ x.T).reshape(theta.shape)
-    return total
+    t = data.transformed
+    return total if t is None else t.U_G @ total @ t.U_A
+
+
+def _gradient_norms(r: Array, batch: Examples) -> Array:
+    """The norm of each example's gradient, as it is to be clipped, `(..., N)`."""
+    t = batch.transformed
+    u, norm = (r, batch.norm) if t is None else (t.U_G @ r, t.norm)
+    return np.asarray(np.sqrt(np.einsum("...kn,...kn->...n", u, u)) * norm)
 
 
 def predict(theta: Array, data: Examples) -> Array:

@@ -28,3 +28,27 @@ def rank_one_solve(m: Array, rho: float, v: Array) -> Array:
     """
     mv, mm = float(np.vdot(m, v)), float(np.vdot(m, m))
     return v / rho - m * (mv / (rho**2 + rho * mm))
+
+
+def inverse_root(covariance: Array, damping: float, floor: float = 0.0) -> Array:
+    r"""The symmetric $U = (C + \gamma I)^{-1/2}$, so that $UCU$ is the identity up to damping.
+
+    Args:
+        covariance: C, symmetric, `(d, d)`; rounding may have made eigenvalues slightly negative.
+        damping: $\gamma$ over the largest eigenvalue, > 0.
+        floor: eigenvalues are raised to this part of the largest before damping.
+
+    Returns:
+        `U`, `(d, d)` float64; the identity for a covariance of zeros.
+
+    >>> inverse_root(np.diag([4.0, 1.0]), damping=1e-12).round(6)
+    array([[0.5, 0. ],
+           [0. , 1. ]])
+    """
+    C = covariance.astype(np.float64)
+    eigenvalues, Q = np.linalg.eigh((C + C.T) / 2)
+    largest = eigenvalues[-1]
+    if largest <= 0:
+        return np.eye(len(C))
+    raised = np.maximum(eigenvalues, floor * largest) + damping * largest
+    return np.asarray((Q / np.sqrt(raised)) @ Q.T)

@@ -5,7 +5,7 @@ the simulator's knowledge; in a deployment such a score would be a release, and 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ def class_counts(available: Array, wanted: Array, limit: int = LIMIT) -> Array:
     return np.asarray(np.floor(p * total + 1e-9).astype(np.intp))
 
 
-def own_test_sets(test: Examples, holdings: Sequence[Examples], seed: int) -> list[Examples]:
+def own_test_sets(test: Examples, holdings: Iterable[Examples], seed: int) -> list[Examples]:
     """A test set for each client, drawn from `test` with the class proportions it trains on.
 
     Within a client no record is drawn twice; clients may share records.

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim import head, personal
+from fedsofim import personal
 from fedsofim.compose import compose_many, expand
 from fedsofim.config import require
 from fedsofim.engines import stacked
-from fedsofim.experiment import Config, Experiment, parse, prepare
+from fedsofim.experiment import Experiment, prepare
 from fedsofim.linalg import Array
+from fedsofim.run_config import Config, parse
 from fedsofim.rundir import Row, finite, write_whole
 from strategies.rule import ServerState
 
@@ -91,7 +92,8 @@ _loaded: dict[Any, Experiment] = {}  # the last data this process worked on
 
 
 def _load(config: Config) -> Experiment:
-    key = (config.dataset, config.partition, config.seed, config.client.keeps_models)
+    kept = config.client.keeps_models
+    key = (config.dataset, config.partition, config.seed, config.model, config.transform, kept)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = prepare(config)
@@ -110,13 +112,13 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
             return
         scores = _scores(base, [server.theta for server in servers], memory)
         for curve, experiment, (accuracy, loss) in zip(curves, experiments, scores, strict=True):
-            epsilon = experiment.plan.epsilon(experiment.config.cost(t))
+            epsilon = experiment.config.epsilon(t)
             curve.append({"round": t, "accuracy": accuracy, "loss": loss, "epsilon": epsilon})
 
     with np.errstate(over="ignore", invalid="ignore"):  # a diverging setting is a result, too
         finals = stacked.run(experiments, on_round)
     return [
-        Result(index, curve, head.predict(s.theta, base.test).astype(np.int16), s.theta)
+        Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta)
         for index, curve, s in zip(indices, curves, finals, strict=True)
     ]
 
@@ -124,7 +126,7 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
 def _scores(base: Experiment, thetas: Sequence[Array], memory: Any) -> list[tuple[float, float]]:
     """Accuracy and loss of each head of a stack; of the mean client where each has its own."""
     if not base.own_tests:
-        return [head.evaluate(theta, base.test) for theta in thetas]
+        return [base.test.evaluate(theta) for theta in thetas]
     models = base.config.client.personal(np.stack(thetas), base.clients, memory)
     means = (
         personal.summarise(personal.score(models[:, s], base.own_tests)) for s in range(len(thetas))

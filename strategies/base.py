@@ -17,7 +17,7 @@ from fedsofim.protocol import MEMORY, SETUP
 from fedsofim.wire import RELEASE, exchange, pack, unpack
 from strategies.replies import BadReplyError, Part, read
 from strategies.roster import Roster
-from strategies.rule import Rule, ServerState, aggregate, start, step
+from strategies.rule import Rule, ServerState, aggregate, broadcast, start, step
 from strategies.terms import Terms
 
 # Called after every round: the strategy, the aggregate or None, and the replies that were dropped.
@@ -39,6 +39,7 @@ class RuleStrategy(Strategy):
         memory: what the clients of a simulation remember, stacked, by name.
         roster: the nodes, if they were met already.
         on_round: called after every round; returns whether to stop.
+        refresh: applied to the state after every round, to renew what all clients receive.
     """
 
     kind: ClassVar[type[Rule]] = Rule  # type: ignore[type-abstract]
@@ -52,9 +53,10 @@ class RuleStrategy(Strategy):
         memory: Mapping[str, Array] | None = None,
         roster: Roster | None = None,
         on_round: OnRound | None = None,
+        refresh: Callable[[ServerState], ServerState] = lambda state: state,
     ) -> None:
         require(isinstance(rule, self.kind), f"{type(self).__name__} takes a {self.kind.__name__}")
-        self.rule, self.terms, self.on_round = rule, terms, on_round
+        self.rule, self.terms, self.on_round, self.refresh = rule, terms, on_round, refresh
         self.memory = {name: rows.copy() for name, rows in (memory or {}).items()}
         self.roster = roster or Roster(clients=terms.clients, job=terms.job, run=terms.run)
         self.refusals: dict[int, str] = {}
@@ -127,7 +129,7 @@ class RuleStrategy(Strategy):
         require(self.terms.on_missing == "skip", told)
         log(WARNING, "Skipping %s", told)
         # The releases were made and stay charged, so the round is used up without a step.
-        self._state = self.state._replace(t=t + 1)
+        self._state = self.refresh(self.state._replace(t=t + 1))
         return None
 
     def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
@@ -162,7 +164,7 @@ class RuleStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask every client whose release of this round is missing for it."""
         state, terms = self.state, self.terms
-        received = {} if self._t == SETUP else self.rule.broadcast(state)
+        received = {} if self._t == SETUP else broadcast(self.rule, state)
         values = {**config, "job": terms.job, "run": terms.run, "round": self._t}
         self._sent = []
         missing = [i for i in terms.wanted(self._t) if i not in {*self._parts, *self.refusals}]
@@ -172,6 +174,8 @@ class RuleStrategy(Strategy):
             content = pack({**received, **memory}, {**values, "clients": asked})
             message = Message(content, node, RELEASE, group_id=str(server_round))
             self._sent.append((message, asked))
+        for i in set(missing).difference(*(asked for _, asked in self._sent)):
+            self._dropped[i] = "not connected"
         return [message for message, _ in self._sent]
 
     def aggregate_train(
@@ -193,7 +197,7 @@ class RuleStrategy(Strategy):
         if len(self._parts) < self.terms.enough(self._t) or self._t == SETUP:
             return None, counts
         self._G = self._aggregate()
-        self._state = step(self.rule, self.state, self._G, self.terms.rounds)
+        self._state = self.refresh(step(self.rule, self.state, self._G, self.terms.rounds))
         for i, part in self._parts.items():
             for name, row in part.memory.items():
                 self.memory[name][i] = row

@@ -82,12 +82,24 @@ class Rule(ABC):
         """New buffers, and the direction of round `t` (from 0)."""
 
 
+class Nothing(NamedTuple):
+    """Nothing is shared beyond what the rule broadcasts."""
+
+
 class ServerState(NamedTuple):
-    """All the server knows between rounds: parameters, the rule's buffers, rounds done."""
+    """All the server knows between rounds.
+
+    Attributes:
+        theta: the parameters.
+        buffers: the rule's memory.
+        t: rounds done.
+        shared: what all clients receive whatever the rule is: a NamedTuple of arrays.
+    """
 
     theta: Array
     buffers: Any
     t: int
+    shared: Any = Nothing()
 
 
 def start(rule: Rule, theta: Array) -> ServerState:
@@ -95,8 +107,14 @@ def start(rule: Rule, theta: Array) -> ServerState:
     return ServerState(theta, rule.init(theta), 0)
 
 
+def broadcast(rule: Rule, state: ServerState) -> dict[str, Array]:
+    """All that clients receive at the beginning of a round, by name."""
+    shared: dict[str, Array] = state.shared._asdict()
+    return rule.broadcast(state) | shared
+
+
 def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:
     """Apply one aggregate: the state after the round."""
     buffers, direction = rule.update(state.buffers, G, state.t)
     theta = state.theta - rule.learning_rate(state.t, rounds) * direction
-    return ServerState(theta, buffers, state.t + 1)
+    return state._replace(theta=theta, buffers=buffers, t=state.t + 1)

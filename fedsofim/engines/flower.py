@@ -1,13 +1,14 @@
 """The engine over a Flower grid, whatever is behind it: Ray processes or real machines."""
 
 import math
+from functools import partial
 from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedsofim.engines import Run
 from fedsofim.engines.local import OnRound
-from fedsofim.experiment import Experiment, RunState
+from fedsofim.experiment import Experiment, RunState, refresh
 from fedsofim.linalg import Array
 from fedsofim.tree import flatten, unflatten
 from strategies.base import RuleStrategy
@@ -64,6 +65,7 @@ def over(grid: Grid, roster: Roster | None = None) -> Run:
             memory={} if experiment.deployed else flatten(state.clients),
             roster=roster,
             on_round=record,
+            refresh=partial(refresh, experiment),
         )
         strategy.start(grid)
         return latest

@@ -5,11 +5,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedsofim.experiment import Experiment, RunState
+from clients.program import transformed
+from fedsofim.experiment import Experiment, RunState, refresh
 from fedsofim.linalg import Array
 from fedsofim.participation import put, take
 from fedsofim.rng import Purpose, stream
-from strategies.rule import aggregate, step
+from strategies.rule import aggregate, broadcast, step
 
 
 class OnRound(Protocol):
@@ -38,12 +39,13 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     while server.t < config.rounds:
         noise = partial(stream, config.seed, Purpose.NOISE, server.t)
         present = config.schedule.present(server.t)
+        received = broadcast(config.strategy, server)
+        clients = transformed(clients, received)
         group, remembered = [clients[i] for i in present], take(memory, present)
-        received = config.strategy.broadcast(server)
         releases, new = config.client.release(received, group, remembered, experiment.plan, noise)
         memory = put(memory, present, new)
         G = aggregate(releases, sizes[present], config.aggregation)
-        server = step(config.strategy, server, G, config.rounds)
+        server = refresh(experiment, step(config.strategy, server, G, config.rounds))
         if on_round(RunState(server, memory), G):
             break
     return RunState(server, memory)

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from fedsofim.experiment import Config, Experiment
+from clients.program import transformed
+from fedsofim.experiment import Experiment, refresh
 from fedsofim.linalg import Array
 from fedsofim.participation import put, take
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.rng import Purpose, stream
-from strategies.rule import ServerState, aggregate, start, step
+from fedsofim.run_config import Config
+from strategies.rule import ServerState, aggregate, broadcast, start, step
 
 
 def stack_key(config: Config) -> Hashable:
@@ -36,6 +38,8 @@ def stack_key(config: Config) -> Hashable:
         config.private,
         config.privacy.adjacency,
         tuple(sorted(sent)),
+        config.transform,
+        config.model if config.model.linear else object(),  # a network is never stacked
     )
 
 
@@ -80,7 +84,7 @@ def run(
     """
     clients, config = experiments[0].clients, experiments[0].config
     rules = [e.config.strategy for e in experiments]
-    servers = [start(e.config.strategy, e.theta) for e in experiments]
+    servers = [refresh(e, start(e.config.strategy, e.theta)) for e in experiments]
     plan = StackedPlan(tuple(e.plan for e in experiments))
     sizes = np.array([client.data.size for client in clients])
     program, seed = config.client, config.seed
@@ -91,7 +95,8 @@ def run(
         setup = aggregate(released, sizes, config.aggregation)
         servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
     for t in range(config.rounds):
-        received = _stack([r.broadcast(s) for r, s in zip(rules, servers, strict=True)])
+        received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
+        clients = transformed(clients, received)
         noise = partial(stream, seed, Purpose.NOISE, t)
         present = config.schedule.present(t)
         group, remembered = [clients[i] for i in present], take(memory, present)
@@ -99,6 +104,7 @@ def run(
         memory = put(memory, present, new)
         Gs = aggregate(releases, sizes[present], config.aggregation)
         servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
+        servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
         on_round(servers, memory)
     return servers
 
@@ -110,4 +116,6 @@ def _column(values: Sequence[float]) -> Array:
 def _stack(broadcasts: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """Arrays by name, stacked; single numbers become `(S, 1, 1)`."""
     stacked = {name: np.stack([b[name] for b in broadcasts]) for name in broadcasts[0]}
+    if "U_A" in stacked:
+        stacked["U_A"] = stacked["U_A"][0]  # it follows from the probes alone: the same for all
     return {k: v[:, None, None] if v.ndim == 1 else v for k, v in stacked.items()}

@@ -1,0 +1,172 @@
+"""DP-FedGD and DP-FedSOFIM with and without KFC: tune on held-out records, test, write docs/kfc.md.
+
+python scripts/kfc_table.py [--jobs 2]
+
+Every method chooses its learning rate and its clip from grids of the same size. What was computed
+stays in --cache, so an interrupted table continues.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsofim.compose import compose_many
+from fedsofim.run_config import parse
+from fedsofim.sweep import run_all
+
+ROOT = Path(__file__).resolve().parent.parent
+DATASETS = {"cifar10": "CIFAR-10", "pathmnist": "PathMNIST"}
+EPSILONS = (0.5, 1, 3, 10)
+SEEDS = (0, 1, 2)
+TUNING = ["dataset.holdout=0.2", "seed=100"]
+FIXED = ["aggregation=size", "rounds=70"]
+
+CLIPS = (0.625, 1.25, 2.5, 5, 10, 20)
+STEPS = (0.25, 0.5, 1, 2, 4, 8, 16)  # FedGD: the rate is this over the clip
+RATES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)  # SOFIM
+SOFIM = ["strategy=sofim", "strategy.rho=0.5", "strategy.beta=0.9"]
+SOFIM += ["strategy.bias_correction=false", "strategy.warmup=0"]
+ORACLE = ["transform=oracle", "transform.i_know_this_is_not_private=true"]
+
+
+class Run(NamedTuple):
+    """One run: what it is called in the tables, and its overrides."""
+
+    dataset: str
+    method: str
+    epsilon: float
+    settings: tuple[str, ...]
+    extra: tuple[str, ...]
+
+    @property
+    def overrides(self) -> list[str]:
+        """The config."""
+        chosen = [f"dataset={self.dataset}", f"privacy.epsilon={self.epsilon}"]
+        return [*FIXED, *chosen, *self.settings, *self.extra]
+
+
+def settings(method: str) -> list[list[str]]:
+    """The grid that a method chooses from."""
+    transform = ["transform=kfc"] if "KFC" in method else []
+    if "FedGD" in method:
+        rule, rates = ["strategy=fedgd"], [(s / c, c) for c in CLIPS for s in STEPS]
+    else:
+        rule, rates = SOFIM, [(r, c) for c in CLIPS for r in RATES]
+    return [
+        [*rule, *transform, f"strategy.lr={lr:g}", f"privacy.clip={clip:g}"] for lr, clip in rates
+    ]
+
+
+METHODS = ("FedGD", "SOFIM", "KFC + FedGD", "KFC + SOFIM")
+
+
+class Store:
+    """Accuracies of finished runs, in percent."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        lines = file.read_text().splitlines() if file.exists() else []
+        self.known = {json.dumps(row["run"]): row["accuracy"] for row in map(json.loads, lines)}
+
+    def __getitem__(self, run: Run) -> float:
+        return float(self.known[json.dumps(run.overrides)])
+
+    def compute(self, runs: Iterable[Run], jobs: int) -> None:
+        """Run what is not there yet."""
+        todo = [run.overrides for run in runs if json.dumps(run.overrides) not in self.known]
+        if not todo:
+            return
+        configs = [parse(values) for values in compose_many(todo)]
+        with self.file.open("a") as out:
+            for done, result in enumerate(run_all(configs, every=70, jobs=jobs), 1):
+                overrides = todo[result.number]
+                self.known[json.dumps(overrides)] = accuracy = 100 * result.curve[-1]["accuracy"]
+                out.write(json.dumps({"run": overrides, "accuracy": accuracy}) + "\n")
+                out.flush()
+                if done % 32 == 0 or done == len(todo):
+                    print(f"{done} of {len(todo)} runs", flush=True)
+
+
+def choose(store: Store, jobs: int) -> dict[tuple[str, str, float], Run]:
+    """The best settings of each method on held-out training records."""
+    grid = {
+        (d, m, e): [Run(d, m, e, tuple(s), tuple(TUNING)) for s in settings(m)]
+        for d in DATASETS
+        for m in METHODS
+        for e in EPSILONS
+    }
+    store.compute([run for runs in grid.values() for run in runs], jobs)
+    return {key: max(runs, key=store.__getitem__) for key, runs in grid.items()}
+
+
+def finals(best: dict[tuple[str, str, float], Run]) -> dict[tuple[str, str, float], list[Run]]:
+    """The runs of the table, one for each seed."""
+    rows: dict[tuple[str, str, float], tuple[str, ...]] = {k: r.settings for k, r in best.items()}
+    for dataset in DATASETS:
+        for e in EPSILONS:
+            rows[dataset, "FedGD, published settings", e] = ("strategy=fedgd",)
+            rows[dataset, "SOFIM, published settings", e] = ("strategy=sofim",)
+            ours = [o for o in rows[dataset, "KFC + SOFIM", e] if o != "transform=kfc"]
+            rows[dataset, "oracle + SOFIM (not private)", e] = (*ours, *ORACLE)
+    return {
+        (d, m, e): [Run(d, m, e, s, (f"seed={seed}",)) for seed in SEEDS]
+        for (d, m, e), s in rows.items()
+    }
+
+
+def page(store: Store, best: dict[tuple[str, str, float], Run], text: str) -> str:
+    """The page: its text with the tables in place."""
+    runs = finals(best)
+    names = list(dict.fromkeys(method for _, method, _ in runs))
+    for dataset, name in DATASETS.items():
+        scores = {
+            (m, e): [store[run] for run in runs[dataset, m, e]] for m in names for e in EPSILONS
+        }
+        lines = [[m, *(_cell(scores[m, e]) for e in EPSILONS)] for m in names]
+        gains = []
+        for e in EPSILONS:
+            mean = {m: statistics.mean(scores[m, e]) for m in METHODS}
+            gains.append(f"{mean['KFC + SOFIM'] - max(mean['FedGD'], mean['SOFIM']):+.1f}")
+        lines.insert(4, ["**KFC + SOFIM over the best without KFC**", *gains])
+        chosen = [[m, *(_settings(best[dataset, m, e], store) for e in EPSILONS)] for m in METHODS]
+        text = text.replace(f"<!-- {dataset} -->", f"### {name}\n\n{_table(lines)}")
+        text = text.replace(f"<!-- {dataset} settings -->", f"{name}:\n\n{_table(chosen)}")
+    return text
+
+
+def _cell(values: list[Any]) -> str:
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+def _settings(run: Run, store: Store) -> str:
+    lr, clip = (o.partition("=")[2] for o in run.settings[-2:])
+    return f"{float(lr):.3g}, {clip} ({store[run]:.1f})"
+
+
+def _table(lines: list[list[str]]) -> str:
+    head = ["", *(f"eps {e}" for e in EPSILONS)]
+    rule = ["---"] + ["---:"] * len(EPSILONS)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
+
+
+def main() -> None:
+    """Compute what is missing and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "kfc-table.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "kfc.md")
+    arguments = parser.parse_args()
+    arguments.cache.parent.mkdir(parents=True, exist_ok=True)
+    store = Store(arguments.cache)
+    best = choose(store, arguments.jobs)
+    store.compute([run for runs in finals(best).values() for run in runs], arguments.jobs)
+    template = Path(__file__).with_suffix(".md").read_text()
+    arguments.out.write_text(page(store, best, template))
+    print(f"Written to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

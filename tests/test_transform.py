@@ -1,0 +1,349 @@
+"""The transform before the clip: its algebra, its privacy, and that every strategy takes it."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clients.program import transformed
+from fedsofim import head
+from fedsofim.compose import compose
+from fedsofim.config import ConfigError
+from fedsofim.engines import stacked
+from fedsofim.engines.local import run
+from fedsofim.experiment import begin, prepare
+from fedsofim.linalg import inverse_root
+from fedsofim.metrics import measure
+from fedsofim.records import Covariances, Factors
+from fedsofim.run_config import parse
+from fedsofim.rundir import RunDir
+from fedsofim.transform import KFC
+from strategies import STRATEGIES
+from strategies.rule import broadcast
+
+CLASSES, FEATURES = 4, 6
+
+
+def covariance(rng, d, rank=None):
+    x = rng.standard_normal((d, rank or 3 * d)) * np.geomspace(1, 1e-2, d)[:, None]
+    return x @ x.T / x.shape[1]
+
+
+def factors(rng, dtype=np.float64):
+    U_G = inverse_root(covariance(rng, CLASSES), 1e-3)
+    U_A = inverse_root(covariance(rng, FEATURES + 1), 1e-3)
+    return Factors(U_G.astype(dtype), U_A.astype(dtype))
+
+
+def data(rng, n, spread=1.0):
+    x = spread * rng.standard_normal((n, FEATURES))
+    return head.examples(x, rng.integers(0, CLASSES, n), CLASSES)
+
+
+def explicit(theta, D, factors):
+    """Every example's gradient, transformed, one by one, `(N, K, F+1)`."""
+    r = head.residual(theta, D)
+    return np.stack(
+        [factors.U_G @ np.outer(a, b) @ factors.U_A for a, b in zip(r.T, D.x.T, strict=True)]
+    )
+
+
+# --- the factors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 5, 65])
+@pytest.mark.parametrize("damping", [1e-9, 1e-3, 0.5])
+def test_u_c_u_is_the_identity_up_to_damping(rng, d, damping):
+    C = covariance(rng, d)
+    U = inverse_root(C, damping)
+    eigenvalues, Q = np.linalg.eigh(C)
+    shrunk = eigenvalues / (eigenvalues + damping * eigenvalues[-1])
+    np.testing.assert_allclose(U @ C @ U, (Q * shrunk) @ Q.T, atol=1e-9)
+    np.testing.assert_allclose(U, U.T, atol=1e-9)
+    if damping == 1e-9:
+        np.testing.assert_allclose(U @ C @ U, np.eye(d), atol=2e-4)
+
+
+def test_floor_raises_small_eigenvalues_and_zero_is_left_alone(rng):
+    U = inverse_root(np.diag([1.0, 1e-8, 0.0]), damping=1e-12, floor=0.01)
+    np.testing.assert_allclose(np.diag(U), [1, 10, 10], rtol=1e-6)
+    np.testing.assert_array_equal(inverse_root(np.zeros((3, 3)), 1e-3), np.eye(3))
+
+
+def test_normalisation_keeps_probes_or_eigenvalues_at_their_mean_square(rng):
+    C = covariance(rng, 9)
+    layer = [Covariances(C, C)]
+    U = KFC(damping=1e-3).factors(layer).U_A.astype(np.float64)
+    assert np.trace(U @ C @ U) == pytest.approx(np.trace(C), rel=1e-5)
+    U = KFC(damping=1e-3, normalise="eigenvalues").factors(layer).U_A.astype(np.float64)
+    assert (np.linalg.eigvalsh(U) ** 2).mean() == pytest.approx(1, rel=1e-5)
+    U = KFC(damping=1e-3, normalise="none").factors(layer).U_A
+    np.testing.assert_allclose(U, inverse_root(C, 1e-3), rtol=1e-5, atol=1e-5)
+
+
+def test_sides_leave_the_other_factor_alone(rng):
+    layer = [Covariances(covariance(rng, 3), covariance(rng, 5))]
+    only = KFC(damping=1e-3, sides="input").factors(layer)
+    np.testing.assert_array_equal(only.U_G, np.eye(3))
+    only = KFC(damping=1e-3, sides="output").factors(layer)
+    np.testing.assert_array_equal(only.U_A, np.eye(5))
+
+
+def test_curvature_is_the_mean_of_outer_products(rng):
+    D, theta = data(rng, 50), rng.standard_normal((CLASSES, FEATURES + 1))
+    ((G, A),) = D.curvature(theta)
+    r = head.residual(theta, D)
+    np.testing.assert_allclose(G, np.mean([np.outer(v, v) for v in r.T], axis=0), atol=1e-12)
+    np.testing.assert_allclose(A, np.mean([np.outer(v, v) for v in D.x.T], axis=0), atol=1e-12)
+
+
+# --- the clipped sum ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [0.3, 2.0, math.inf])
+def test_the_sum_is_that_of_explicitly_transformed_and_clipped_gradients(rng, clip):
+    D, theta, f = data(rng, 2500), rng.standard_normal((CLASSES, FEATURES + 1)), factors(rng)
+    g = explicit(theta, D, f)
+    norm = np.linalg.norm(g, axis=(1, 2), keepdims=True)
+    expected = (g * np.minimum(1, clip / norm)).sum(axis=0)
+    np.testing.assert_allclose(D.under(f).clipped_gradient_sum(theta, clip), expected, rtol=1e-9)
+
+
+def test_the_identity_changes_nothing_and_a_new_transform_replaces_the_old(rng):
+    D, theta, f = data(rng, 300), rng.standard_normal((CLASSES, FEATURES + 1)), factors(rng)
+    one = Factors(np.eye(CLASSES), np.eye(FEATURES + 1))
+    plain = head.clipped_gradient_sum(theta, D, 0.5)
+    np.testing.assert_allclose(D.under(one).clipped_gradient_sum(theta, 0.5), plain, rtol=1e-12)
+    again = D.under(f).under(one)
+    np.testing.assert_allclose(again.clipped_gradient_sum(theta, 0.5), plain, rtol=1e-12)
+    other = f._replace(U_G=one.U_G)  # the features' factor stays, and with it what it cost
+    before = D.under(f)
+    kept = before.under(other)
+    assert kept.transformed.norm is before.transformed.norm
+    np.testing.assert_array_equal(
+        kept.clipped_gradient_sum(theta, 0.5), D.under(other).clipped_gradient_sum(theta, 0.5)
+    )
+
+
+def test_a_stack_of_heads_goes_through_as_each_alone(rng):
+    D, thetas, f = data(rng, 700), rng.standard_normal((3, CLASSES, FEATURES + 1)), factors(rng)
+    together = D.under(f).clipped_gradient_sum(thetas, 0.5)
+    for theta, S in zip(thetas, together, strict=True):
+        np.testing.assert_allclose(D.under(f).clipped_gradient_sum(theta, 0.5), S, rtol=1e-10)
+
+
+@given(seed=st.integers(0, 10**6), clip=st.sampled_from([0.01, 1.0, 30.0]))
+def test_replacing_a_record_moves_the_sum_by_at_most_2c(seed, clip):
+    rng = np.random.default_rng(seed)
+    theta, f = 3 * rng.standard_normal((CLASSES, FEATURES + 1)), factors(rng)
+    spread = float(rng.choice([1e-3, 1, 1e3]))
+    D, other = data(rng, 20, spread), data(rng, 1, spread * 10)
+    parts = (D.x, D.target, D.norm)
+    swapped = [np.concatenate([p[..., 1:], q], axis=-1) for p, q in zip(parts, other, strict=False)]
+    neighbour = head.Examples(*swapped)
+    a, b = (d.under(f).clipped_gradient_sum(theta, clip) for d in (D, neighbour))
+    assert np.linalg.norm(a - b) <= 2 * clip * (1 + 1e-9)
+
+
+def test_a_record_that_is_not_finite_contributes_nothing(rng):
+    theta, f = rng.standard_normal((CLASSES, FEATURES + 1)), factors(rng)
+    x = rng.standard_normal((40, FEATURES))
+    y = rng.integers(0, CLASSES, 40)
+    x[7] = np.inf
+    rest = np.arange(40) != 7
+    with np.errstate(invalid="ignore"):
+        S = head.examples(x, y, CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
+    clean = head.examples(x[rest], y[rest], CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
+    np.testing.assert_allclose(S, clean, rtol=1e-12)
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Three classes in badly scaled features, with probes of the same scales."""
+    rng = np.random.default_rng(0)
+    scales = np.geomspace(3, 0.03, 8)
+    centres = 2 * rng.standard_normal((3, 8))
+
+    def draw(n):
+        y = rng.integers(0, 3, n)
+        return ((centres[y] + rng.standard_normal((n, 8))) * scales).astype(np.float32), y
+
+    (train_x, train_y), (test_x, test_y) = draw(600), draw(300)
+    probe_x = (2 * rng.standard_normal((256, 8)) * scales).astype(np.float32)
+    folder = tmp_path_factory.mktemp("data")
+    own = {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
+    np.savez(folder / "without.npz", **own)
+    np.savez(folder / "with.npz", **own, probe_x=probe_x)
+    np.savez(folder / "probes.npz", probe_x=probe_x)
+    return folder
+
+
+def overrides(small, *more, file="with.npz"):
+    return ["dataset=npz", f"dataset.path={small / file}", "partition.clients=5", *more]
+
+
+def experiment(small, *more, file="with.npz"):
+    return prepare(parse(compose(overrides(small, "transform=kfc", *more, file=file))))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_takes_it_and_resumes_bit_for_bit(small, strategy, tmp_path):
+    few = (f"strategy={strategy}", "rounds=7", "transform.refresh_every=2", "privacy.epsilon=5")
+    e = experiment(small, *few)
+    whole = run(e, begin(e), lambda *_: False)
+    assert np.isfinite(whole.server.theta).all()
+    plain = prepare(parse(compose(overrides(small, *few[:2], few[3]))))
+    other = run(plain, begin(plain), lambda *_: False)
+    assert not np.array_equal(whole.server.theta, other.server.theta)
+    for stop in (2, 3):
+        half = run(e, begin(e), lambda state, G, stop=stop: state.server.t == stop)
+        place = RunDir.create(tmp_path / f"run{stop}", {}, {}, half)
+        resumed = run(e, place.restore(begin(e)), lambda *_: False)
+        np.testing.assert_array_equal(resumed.server.theta, whole.server.theta)
+
+
+def test_a_stack_of_runs_gives_each_runs_own_result(small):
+    rates = [("strategy=fedgd", "strategy.lr=0.1"), ("strategy=sofim", "privacy.clip=2")]
+    experiments = [experiment(small, *o, "rounds=12", "transform.refresh_every=5") for o in rates]
+    assert len({stacked.stack_key(e.config) for e in experiments}) == 1
+    together = stacked.run(experiments, lambda servers: None)
+    for e, server in zip(experiments, together, strict=True):
+        alone = run(e, begin(e), lambda *_: False).server
+        np.testing.assert_allclose(server.theta, alone.theta, rtol=1e-3, atol=1e-4)
+    plain = parse(compose(overrides(small, "rounds=12")))
+    assert stacked.stack_key(plain) != stacked.stack_key(experiments[0].config)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_client_alone_releases_what_all_together_do(small, strategy):
+    e = experiment(small, f"strategy={strategy}", "rounds=3")
+    program, server = e.config.client, begin(e).server
+    received = broadcast(e.config.strategy, server)
+    assert {"U_G", "U_A"} <= received.keys()
+
+    def noise(i, draw):
+        return np.random.default_rng((i, draw))
+
+    def release(clients):
+        memory = program.init(e.theta, len(clients))
+        return program.release(received, transformed(clients, received), memory, e.plan, noise)[0]
+
+    together = release(e.clients)
+    for i, client in enumerate(e.clients):
+        np.testing.assert_array_equal(release([client])[0], together[i])
+
+
+def test_it_speeds_up_what_is_badly_conditioned(small):
+    def accuracy(*more):
+        e = prepare(parse(compose(overrides(small, "strategy=fedgd", "rounds=40", *more))))
+        return e.test.evaluate(run(e, begin(e), lambda *_: False).server.theta)[1]
+
+    none = ("privacy=none", "strategy.lr=0.1")
+    assert accuracy(*none, "transform=kfc") < accuracy(*none) - 0.05
+
+
+def test_factors_are_refreshed_when_due(small):
+    def kinds(every):
+        seen = []
+        e = experiment(small, "rounds=6", f"transform.refresh_every={every}")
+
+        def on_round(state, G):
+            seen.append(state.server.shared.U_G.tobytes())
+            return False
+
+        first = begin(e).server.shared.U_G.tobytes()
+        run(e, begin(e), on_round)
+        return len({first, *seen[:-1]})
+
+    assert [kinds(every) for every in (0, 1, 3)] == [1, 6, 2]
+
+
+def test_factors_depend_on_probes_and_not_on_data(small, tmp_path):
+    with np.load(small / "with.npz") as arrays:
+        changed = dict(arrays)
+    changed["train_x"] = changed["train_x"] * 100 + 1
+    np.savez(tmp_path / "changed.npz", **changed)
+    ours = begin(experiment(small)).server.shared
+    theirs = begin(experiment(tmp_path, file="changed.npz")).server.shared
+    np.testing.assert_array_equal(ours.U_A, theirs.U_A)
+    np.testing.assert_array_equal(ours.U_G, theirs.U_G)
+
+
+def test_data_without_probes_says_how_to_bring_them(small):
+    with pytest.raises(ConfigError, match=r"transform\.probes=FILE\.npz"):
+        experiment(small, file="without.npz")
+    given_ = experiment(small, f"transform.probes={small / 'probes.npz'}", file="without.npz")
+    ours, shipped = begin(given_).server.shared, begin(experiment(small)).server.shared
+    np.testing.assert_array_equal(ours.U_A, shipped.U_A)
+    with pytest.raises(ConfigError, match="no array probe_x"):
+        experiment(small, f"transform.probes={small / 'without.npz'}")
+    with pytest.raises(ConfigError, match="no such file"):
+        experiment(small, "transform.probes=nowhere.npz")
+
+
+def test_the_oracle_is_refused_where_privacy_is_claimed(small):
+    with pytest.raises(ConfigError, match="i_know_this_is_not_private"):
+        parse(compose(overrides(small, "transform=oracle")))
+    with pytest.raises(ConfigError, match="i_know_this_is_not_private"):
+        parse(compose(overrides(small, "transform=oracle", "privacy.noise_multiplier=3")))
+    parse(compose(overrides(small, "transform=oracle", "privacy=none")))
+
+
+def test_the_oracle_claims_no_privacy_even_with_noise(small):
+    flag = "transform.i_know_this_is_not_private=true"
+    config = parse(compose(overrides(small, "transform=oracle", flag, "rounds=2")))
+    assert config.plan().noise_multiplier > 0
+    assert not config.private
+    assert math.isinf(config.epsilon(1))
+    assert "not-private" in config.name
+    e = prepare(config)
+    rows = []
+    run(e, begin(e), lambda state, G: rows.append(measure(e, state, G, 0.0)))
+    assert [row["epsilon"] for row in rows] == [None, None]
+
+
+def test_a_run_directory_says_what_was_transformed(cli, tmp_path, small):
+    flag = "transform.i_know_this_is_not_private=true"
+    out = cli("run", *overrides(small, "transform=oracle", flag, "rounds=2", "output.dir=o"))
+    assert out.returncode == 0, out.stderr
+    assert "NOT PRIVATE" in out.stdout
+    assert "reads private records" in out.stdout
+    summary = RunDir(tmp_path / "o").read_json("summary.json")
+    assert summary["epsilon"] is None
+    assert summary["delta"] is None
+    assert summary["transform"] == "oracle"
+    out = cli("run", *overrides(small, "transform=oracle", "rounds=2"))
+    assert out.returncode == 2
+    assert out.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("transform.damping=0", "transform.damping=0"),
+        ("transform.floor=2", "transform.floor=2"),
+        ("transform.refresh_every=-1", "transform.refresh_every=-1"),
+        ("transform.count=0", "transform.count=0"),
+        ("transform.alpha=-1", "transform.alpha=-1"),
+        ("transform.normalise=some", "choose one of gradients, eigenvalues, none"),
+        ("transform.name=sum", "choose one of none, kfc, oracle"),
+    ],
+)
+def test_bad_values_are_told_in_one_line(override, told):
+    with pytest.raises(ConfigError, match=told) as error:
+        parse(compose(["transform=kfc", override]))
+    assert "\n" not in str(error.value)
+
+
+def test_the_embedded_sets_bring_their_probes():
+    for name in ("cifar10", "pathmnist"):
+        e = prepare(parse(compose([f"dataset={name}", "transform=kfc"])))
+        assert e.probes.size == 4096
+        shared = begin(e).server.shared
+        assert shared.U_A.shape == (65, 65)
+        assert shared.U_A.dtype == np.float32
