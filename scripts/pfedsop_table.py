@@ -68,7 +68,7 @@ class Cell(NamedTuple):
 
     @property
     def twin(self) -> "Cell":
-        """The cell whose settings this one takes, at Dirichlet 0.1; noise depends on the clients."""
+        """The cell whose settings this one takes, at Dirichlet 0.1; noise depends on clients."""
         return self._replace(alpha=0.1, clients=self.clients if self.epsilon else 20)
 
 
