@@ -14,6 +14,10 @@ from fedsofim.privacy.plan import Protection
 class Gradient(Program):
     """The client of DP-FedGD, DP-FedSOFIM and all that differ in the server's rule alone."""
 
+    @property
+    def noise_gain(self) -> float:
+        return 1.0
+
     def release(
         self,
         received: Mapping[str, Array],

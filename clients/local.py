@@ -1,5 +1,6 @@
 """The client that trains: several clipped, noisy steps on its own, of which it sends the drift."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,10 @@ class LocalSteps(Program):
     @property
     def shares_noise(self) -> bool:
         return self.steps == 1
+
+    @property
+    def noise_gain(self) -> float:
+        return self.lr * math.sqrt(self.steps)
 
     def cost(self, rounds: int) -> float:
         return rounds * self.steps

@@ -65,6 +65,14 @@ class Program(ABC):
         """
         return True
 
+    @property
+    def noise_gain(self) -> float | None:
+        """The noise of a release over that of one noisy gradient; `None` where it has no one size.
+
+        It tells how much of an aggregate is noise. The accountant does not use it.
+        """
+        return None
+
     def cost(self, rounds: int) -> float:
         """How many releases of a clipped sum the first `rounds` rounds are worth."""
         return rounds

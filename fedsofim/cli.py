@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--se
                           [--out DIR]
 
 WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
-mcnemar, partition, figures, or all. Each is printed beside the paper's figures and written as CSV,
+mcnemar, partition, figures, or all; table5 and table6 with --features FILE, VGG-16's features. Each is printed beside the paper's figures and written as CSV,
 LaTeX and Markdown, figures as PNG and SVG, to DIR (outputs/reproduce)."""
 
 REPORT = """usage: fedsofim report DIR ... [--out FILE]
@@ -99,11 +100,13 @@ def _run(arguments: list[str]) -> None:
         values = _telling_config_errors(lambda: plain(config), arguments)
         output = values.get("output")
         make_absolute(values)
+        command = shlex.join(["fedsofim", "run", *HydraConfig.get().overrides.task])
         directory = output.get("dir") if output else None
         if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
-            run(values, Path(str(directory)) / str(HydraConfig.get().job.num))
+            path = Path(str(directory)) / str(HydraConfig.get().job.num)
+            run(values, path, command=command)
         else:
-            run(values)
+            run(values, command=command)
 
     def job(config: DictConfig) -> None:
         _reporting(lambda: train(config))  # here, or Hydra would add a line of its own
@@ -142,13 +145,16 @@ def _reproduce(arguments: list[str]) -> None:
         return print(REPRODUCE)
     settings = _option(arguments, "--settings") or "published"
     directory = _option(arguments, "--out") or "outputs/reproduce"
+    features = _option(arguments, "--features")
     seeds = (_option(arguments, "--seeds") or "0,1,2").split(",")
     require(all(s.isdigit() for s in seeds), f"--seeds {','.join(seeds)}: give numbers, as 0,1,2")
     require(len(arguments) == 1, f"reproduce: name one thing, not {' '.join(arguments)}")
     from fedsofim.reproduce_command import reproduce
 
     _telling_config_errors(
-        lambda: reproduce(arguments[0], Path(directory), settings, [int(s) for s in seeds]),
+        lambda: reproduce(
+            arguments[0], Path(directory), settings, [int(s) for s in seeds], features
+        ),
         [f"settings={settings}"],
     )
 
@@ -187,7 +193,7 @@ def _calibrate(arguments: list[str]) -> None:
     if "--help" in arguments or "-h" in arguments:
         return print(CALIBRATE)
     from fedsofim.compose import compose
-    from fedsofim.experiment import parse
+    from fedsofim.run_config import parse
 
     overrides = [argument for argument in arguments if argument != "--json"]
     config = parse(_telling_config_errors(lambda: compose(overrides), overrides))

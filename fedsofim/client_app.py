@@ -19,11 +19,12 @@ from clients.base import DeployedClient, Fit, SimulatedClients
 from clients.owner import Owner, check_ahead
 from data.records import Records, open_records
 from fedsofim.config import ConfigError, build, require
-from fedsofim.experiment import Config, divide, load_data, parse
+from fedsofim.experiment import divide, load_data
 from fedsofim.linalg import Array
 from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
 from fedsofim.protocol import SETUP
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import Config, parse
 from fedsofim.wire import pack, unpack
 
 app = ClientApp()

@@ -113,6 +113,7 @@ def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
             body.append(_convergence(here, budget, labels))
         if len(budgets) > 1:
             body.append(_frontier(here, labels))
+        body += [_noise(here, budget, labels) for budget in budgets]
         body.append("</div>")
         body += [_targets(here, budget) for budget in budgets]
         body.append("</section>")
@@ -160,6 +161,19 @@ def _name(budget: float | None) -> str:
 def _convergence(curves: Sequence[Curve], budget: float | None, labels: Sequence[str]) -> str:
     series = {k: _points(v) for k, v in _grouped(curves, budget, labels).items()}
     return line_chart(series, title=f"Test accuracy (%) by round, {_name(budget)}", x="round")
+
+
+def _noise(curves: Sequence[Curve], budget: float | None, labels: Sequence[str]) -> str:
+    """How large the noise in the aggregate is beside the aggregate, where runs recorded it."""
+    series: dict[str, list[Point]] = {}
+    for label, runs in _grouped(curves, budget, labels).items():
+        ratios: dict[int, list[float]] = {}
+        for row in (row for run in runs for row in run.rows):
+            if row.get("noise_norm") and row.get("gradient_norm"):
+                share = row["noise_norm"] / row["gradient_norm"]
+                ratios.setdefault(row["round"], []).append(share)
+        series[label] = [Point(t, mean(v), _spread(v)) for t, v in sorted(ratios.items())]
+    return line_chart(series, title=f"Noise over aggregate, {_name(budget)}", x="round")
 
 
 def _frontier(curves: Sequence[Curve], labels: Sequence[str]) -> str:

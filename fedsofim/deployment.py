@@ -8,11 +8,12 @@ from data import npz
 from data.datasets import Dataset, load_test
 from fedsofim import head
 from fedsofim.config import require
-from fedsofim.experiment import Config, Experiment
+from fedsofim.experiment import Experiment
 from fedsofim.models import Network
 from fedsofim.probing import probes_for
 from fedsofim.records import Records
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import Config
 from strategies.roster import Roster
 
 

@@ -17,8 +17,8 @@ from data.datasets import load
 from data.place import editable_root
 from fedsofim import deploy
 from fedsofim.config import ConfigError, require
-from fedsofim.experiment import parse
 from fedsofim.overrides import compose_told
+from fedsofim.run_config import parse
 
 START = 60.0  # seconds that the server may take to come up
 

@@ -38,6 +38,7 @@ def render(
     rows: Sequence[Mapping[str, Any]],
     partition: str,
     personal: Sequence[Mapping[str, Any]] = (),
+    command: str = "",
 ) -> str:
     """The page of one run, from what its directory holds.
 
@@ -47,6 +48,7 @@ def render(
         rows: one a round.
         partition: who holds what, as SVG.
         personal: one row a client, where clients have models of their own.
+        command: what would start the same run again.
     """
 
     def curve(key: str, title: str, scale: float = 1.0) -> str:
@@ -58,7 +60,7 @@ def render(
         curve("accuracy", "Test accuracy, %", 100),
         curve("loss", "Test loss"),
         curve("epsilon", "Epsilon spent"),
-        curve("gradient_norm", "Norm of the aggregate"),
+        _noise_chart(rows),
     ]
     items = "".join(
         f"<tr><td>{escape(key.replace('_', ' '))}</td><td>{escape(_show(value))}</td></tr>"
@@ -72,8 +74,22 @@ def render(
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
         f"{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
-        f"<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
+        f"{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
+
+
+def _noise_chart(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The norm of the aggregate beside that of the noise in it."""
+    series = {
+        name: [Point(row["round"], row[key]) for row in rows if row.get(key) is not None]
+        for name, key in (("aggregate", "gradient_norm"), ("noise in it", "noise_norm"))
+    }
+    title = "Norm of the aggregate (solid blue) and of the noise in it (orange)"
+    return line_chart({k: v for k, v in series.items() if v}, title=title, x="round")
+
+
+def _repeat(command: str) -> str:
+    return f"<h2>To repeat</h2><pre>{escape(command)}</pre>" if command else ""
 
 
 def _holdings(partition: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedsofim.compose import EPSILONS, compose_many
-from fedsofim.experiment import parse
 from fedsofim.linalg import Array
+from fedsofim.run_config import parse
 from fedsofim.sweep import Result, run_all
 from fedsofim.tables import Score, Table, paper, score
 

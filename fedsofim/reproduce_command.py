@@ -4,15 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from data.datasets import DatasetConfig, load
 from data.partition import statistics
 from fedsofim import figures
 from fedsofim.compose import EPSILONS, compose
-from fedsofim.config import choose
-from fedsofim.experiment import parse
+from fedsofim.config import choose, require
 from fedsofim.reproduce import (
     METHODS,
     Lab,
@@ -21,29 +19,38 @@ from fedsofim.reproduce import (
     mcnemar_table,
     rho_table,
 )
+from fedsofim.run_config import parse
 from fedsofim.rundir import write_whole
-from fedsofim.session import console
 from fedsofim.svg import heat_map
 from fedsofim.tables import Table
+from fedsofim.terminal import bar, console
 
+VGG = ("table5", "table6")
 DATA = {"table3": "CIFAR-10", "table4": "PathMNIST"}
 
 
-def reproduce(what: str, directory: Path, settings: str, seeds: Sequence[int]) -> None:
-    """Make one of the paper's results, or `all`, in a directory."""
-    make = MAKERS if what == "all" else {what: choose(MAKERS, what, "reproduce")}
+def reproduce(
+    what: str, directory: Path, settings: str, seeds: Sequence[int], features: str | None = None
+) -> None:
+    """Make one of the paper's results, or `all`, in a directory.
+
+    Args:
+        what: one of `MAKERS`, or `all` that need no features of the user's.
+        directory: where the tables and figures go.
+        settings: `published` or `tuned`.
+        seeds: of the runs.
+        features: the file of VGG-16 features for tables 5 and 6.
+    """
+    makers = {name: make for name, make in MAKERS.items() if what != "all" or name not in VGG}
+    make = makers if what == "all" else {what: choose(MAKERS, what, "reproduce")}
+    require(what not in VGG or features is not None, f"{what}: give --features FILE (VGG-16's)")
+    extra = [f"settings={settings}", *([f"dataset.path={features}"] if what in VGG else [])]
     directory.mkdir(parents=True, exist_ok=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("")
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        lab = Lab([f"settings={settings}"], seeds, show)
+    with bar() as show:
+        lab = Lab(extra, seeds, lambda d, n: show(completed=d, total=n))
         for name, maker in make.items():
             began = time.perf_counter()
-            progress.update(task, description=name)
+            show(description=name)
             maker(lab, directory, name)
             console.print(f"{name}: {time.perf_counter() - began:.1f} s")
     console.print(f"Written to {directory}", soft_wrap=True)
@@ -120,6 +127,8 @@ def _write(table: Table, stem: Path, narrow: bool = False) -> None:
 MAKERS: dict[str, Callable[[Lab, Path, str], None]] = {
     "table3": _accuracy,
     "table4": _accuracy,
+    "table5": _accuracy,
+    "table6": _accuracy,
     "table8": _accuracy,
     "table9": _accuracy,
     "table10": _ablation,

@@ -22,8 +22,9 @@ from data.place import editable_root
 from fedsofim import deployment, session
 from fedsofim.config import ConfigError, require
 from fedsofim.engines.flower import over
-from fedsofim.experiment import parse, prepare
+from fedsofim.experiment import prepare
 from fedsofim.overrides import compose_told
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from strategies.roster import Roster
 

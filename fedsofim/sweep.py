@@ -16,8 +16,9 @@ from fedsofim import personal
 from fedsofim.compose import compose_many, expand
 from fedsofim.config import require
 from fedsofim.engines import stacked
-from fedsofim.experiment import Config, Experiment, parse, prepare
+from fedsofim.experiment import Experiment, prepare
 from fedsofim.linalg import Array
+from fedsofim.run_config import Config, parse
 from fedsofim.rundir import Row, finite, write_whole
 from strategies.rule import ServerState
 

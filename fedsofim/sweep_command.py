@@ -7,12 +7,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from fedsofim.rundir import Row
-from fedsofim.session import console
 from fedsofim.sweep import Sweep
+from fedsofim.terminal import bar, console
 
 
 def sweep(overrides: Sequence[str], directory: str | None, jobs: int | None) -> Path:
@@ -20,14 +19,8 @@ def sweep(overrides: Sequence[str], directory: str | None, jobs: int | None) -> 
     now = datetime.now()
     path = Path(directory or f"outputs/{now:%Y-%m-%d}/sweep-{now:%H-%M-%S}")
     grid, began = Sweep(path, overrides), time.perf_counter()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(grid.combinations))
-
-        def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        rows = grid.run(jobs, show)
+    with bar() as show:
+        rows = grid.run(jobs, lambda done, total: show(completed=done, total=total))
     _show_best(rows, [o.split("=", 1)[0] for o in overrides if "," in o])
     seconds = time.perf_counter() - began
     console.print(f"{len(grid.combinations)} configurations in {seconds:.1f} s; written to {path}")

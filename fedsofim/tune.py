@@ -9,7 +9,7 @@ import yaml
 
 from fedsofim.compose import CONF, EPSILONS, compose_many
 from fedsofim.config import choose
-from fedsofim.experiment import parse
+from fedsofim.run_config import parse
 from fedsofim.sweep import run_all
 
 Grid = Mapping[str, Sequence[Any]]

@@ -3,11 +3,9 @@
 import time
 from collections.abc import Sequence
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from fedsofim.compose import EPSILONS
 from fedsofim.config import require
-from fedsofim.session import console
+from fedsofim.terminal import bar, console
 from fedsofim.tune import HOLDOUT, Choice, tune, write_settings
 
 
@@ -20,16 +18,12 @@ def tune_all(arguments: Sequence[str]) -> None:
     overrides = [f"{key}={value}" for key, value in named.items()]
     began = time.perf_counter()
     choices: dict[float, Choice] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("")
+    with bar() as show:
         for epsilon in (float(only),) if only else EPSILONS:
-            progress.update(task, description=f"epsilon {epsilon:g}", completed=0)
-
-            def show(done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total)
-
-            choices[epsilon] = choice = tune(strategy, epsilon, overrides, show)
+            show(description=f"epsilon {epsilon:g}", completed=0)
+            choices[epsilon] = choice = tune(
+                strategy, epsilon, overrides, lambda d, n: show(completed=d, total=n)
+            )
             shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
             accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
             console.print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")

@@ -29,7 +29,8 @@ from flwr.simulation import run_simulation
 from fedsofim import session
 from fedsofim.compose import compose
 from fedsofim.engines.ray import backend_config, quiet
-from fedsofim.experiment import Engine, parse, prepare
+from fedsofim.experiment import prepare
+from fedsofim.run_config import Engine, parse
 
 LIMIT = 1.3
 ENGINE = Engine(name="ray", processes=2)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from clients.program import transformed
 from fedsofim.compose import compose
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
+from fedsofim.run_config import parse
 from strategies.rule import broadcast
 
 

@@ -20,8 +20,9 @@ from clients import Client
 from fedsofim import head
 from fedsofim.compose import compose
 from fedsofim.engines import ENGINES
-from fedsofim.experiment import Experiment, begin, parse, prepare
+from fedsofim.experiment import Experiment, begin, prepare
 from fedsofim.linalg import Array
+from fedsofim.run_config import parse
 from strategies.rule import ServerState, aggregate, step
 
 

@@ -20,7 +20,8 @@ from data.partition import Partition, statistics
 from fedsofim import head
 from fedsofim.compose import compose
 from fedsofim.engines import local
-from fedsofim.experiment import Experiment, begin, parse
+from fedsofim.experiment import Experiment, begin
+from fedsofim.run_config import parse
 
 RECORDS, FEATURES, CLASSES, ROUNDS = 50_000, 512, 10, 3
 

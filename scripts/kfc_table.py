@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsofim.compose import compose_many
-from fedsofim.experiment import parse
+from fedsofim.run_config import parse
 from fedsofim.sweep import run_all
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,8 +10,9 @@ import numpy as np
 
 from fedsofim.compose import compose
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
 from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.run_config import parse
 from fedsofim.rundir import _flatten
 from strategies import STRATEGIES
 

@@ -26,7 +26,8 @@ from clients.personal import TunedSteps
 from fedsofim import personal
 from fedsofim.compose import compose_many
 from fedsofim.engines import stacked
-from fedsofim.experiment import Config, parse, prepare
+from fedsofim.experiment import prepare
+from fedsofim.run_config import Config, parse
 from strategies.rule import ServerState
 
 ROUNDS, SEEDS, TUNING_SEED = 70, (0, 1), 100

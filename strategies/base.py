@@ -174,6 +174,8 @@ class RuleStrategy(Strategy):
             content = pack({**received, **memory}, {**values, "clients": asked})
             message = Message(content, node, RELEASE, group_id=str(server_round))
             self._sent.append((message, asked))
+        for i in set(missing).difference(*(asked for _, asked in self._sent)):
+            self._dropped[i] = "not connected"
         return [message for message, _ in self._sent]
 
     def aggregate_train(

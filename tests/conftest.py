@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from fedsofim.cli import main
 from fedsofim.compose import compose
-from fedsofim.experiment import parse
+from fedsofim.run_config import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,7 +6,7 @@ import pytest
 
 from clients import CLIENTS
 from fedsofim.compose import CONF, compose
-from fedsofim.experiment import parse
+from fedsofim.run_config import parse
 from strategies import STRATEGIES
 
 GROUPS = {

@@ -14,9 +14,10 @@ from fedsofim import deep, modules
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
 from fedsofim.linalg import inverse_root
 from fedsofim.records import Factors
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from fedsofim.transform import KFC
 from strategies import STRATEGIES

@@ -9,7 +9,8 @@ import pytest
 from fedsofim import head
 from fedsofim.compose import compose
 from fedsofim.engines import ENGINES
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
+from fedsofim.run_config import parse
 
 # Test accuracy in % at round 70, at epsilon 0.5, 1, 5, 10.
 MEASURED = {

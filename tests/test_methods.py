@@ -18,11 +18,12 @@ from fedsofim import head
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
+from fedsofim.metrics import measure
 from fedsofim.privacy.plan import Plan
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
-from fedsofim.session import measure
 from strategies import STRATEGIES
 from strategies.adaptive import FedAdam, FedYogi
 from strategies.fedavg import FedAvg

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
 from fedsofim.participation import Schedule, put, take
+from fedsofim.run_config import parse
 from strategies import STRATEGIES
 
 schedules = st.builds(

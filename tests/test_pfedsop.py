@@ -18,10 +18,11 @@ from fedsofim import compare, head
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
 from fedsofim.linalg import rank_one_solve
 from fedsofim.privacy.plan import Plan
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from fedsofim.session import run as run_session
 from strategies.local import LocalOnly

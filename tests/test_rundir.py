@@ -7,7 +7,8 @@ import yaml
 
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 
 

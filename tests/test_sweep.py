@@ -17,9 +17,10 @@ from fedsofim.compose import compose, compose_many, expand
 from fedsofim.config import ConfigError
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
+from fedsofim.metrics import measure
 from fedsofim.reproduce import Lab, accuracy_table, mcnemar
-from fedsofim.session import measure
+from fedsofim.run_config import parse
 from fedsofim.sweep import Sweep, run_all
 from fedsofim.tables import Table, paper
 from strategies import STRATEGIES

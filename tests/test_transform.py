@@ -13,11 +13,12 @@ from fedsofim.compose import compose
 from fedsofim.config import ConfigError
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, parse, prepare
+from fedsofim.experiment import begin, prepare
 from fedsofim.linalg import inverse_root
+from fedsofim.metrics import measure
 from fedsofim.records import Covariances, Factors
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
-from fedsofim.session import measure
 from fedsofim.transform import KFC
 from fedsofim.tree import flatten
 from strategies import STRATEGIES

@@ -18,7 +18,8 @@ from fedsofim.client_app import app as client_app
 from fedsofim.config import ConfigError
 from fedsofim.engines.flower import over
 from fedsofim.engines.local import OnRound
-from fedsofim.experiment import Engine, Experiment, RunState
+from fedsofim.experiment import Experiment, RunState
+from fedsofim.run_config import Engine
 
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:

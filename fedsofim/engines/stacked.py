@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from clients.program import transformed
-from fedsofim.experiment import Config, Experiment, refresh
+from fedsofim.experiment import Experiment, refresh
 from fedsofim.linalg import Array
 from fedsofim.participation import put, take
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.rng import Purpose, stream
+from fedsofim.run_config import Config
 from strategies.rule import ServerState, aggregate, broadcast, start, step
 
 

@@ -11,8 +11,9 @@ from data.datasets import DatasetConfig
 from data.partition import Partition, statistics, table
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
-from fedsofim.experiment import parse, prepare
+from fedsofim.experiment import prepare
 from fedsofim.report import heat_map_of
+from fedsofim.run_config import parse
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "classes", "natural"])

@@ -11,7 +11,7 @@ from inprocess import InProcessGrid
 from fedsofim import session
 from fedsofim.config import ConfigError
 from fedsofim.engines.flower import over
-from fedsofim.experiment import parse
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from strategies import STRATEGIES
 from strategies.flower import FLOWER

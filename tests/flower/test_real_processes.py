@@ -15,12 +15,12 @@ from smalldata import write_records
 
 from fedsofim import deploy, session
 from fedsofim.privacy.ledger import Budget, Ledger
-from fedsofim.rehearsal import Federation, free_port, stop
+from fedsofim.rehearsal import Federation, free_port
 from fedsofim.rundir import RunDir
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 15  # enough for all that happens to a deployment here
+ROUNDS = 20  # enough for all that happens to a deployment here
 PROJECT = Path(__file__).resolve().parents[2]
 Values = Callable[..., dict[str, Any]]
 
@@ -29,11 +29,11 @@ def theta_of(path: Path) -> Any:
     return np.load(path / "model.npz")["theta"]
 
 
-def until(holds: Callable[[], bool], seconds: float = 240) -> None:
+def until(holds: Callable[[], bool], seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.2)
+        time.sleep(1)
 
 
 @pytest.mark.parametrize("name", ["sofim", "fedgd", "scaffold"])
@@ -145,7 +145,7 @@ def test_a_deployment_survives_what_happens(
     place = tmp_path / "run"
     overrides = [
         *("dataset=npz", f"dataset.path={data_file}", "partition.clients=3", f"rounds={ROUNDS}"),
-        *("engine.min_clients=2", "engine.timeout=20", f"output.dir={place}"),
+        *("engine.min_clients=2", "engine.timeout=60", f"output.dir={place}"),
     ]
     run = start_run(federation, overrides)
     rounds = lambda: len(RunDir(place).metrics()) if place.exists() else 0  # noqa: E731
@@ -160,13 +160,14 @@ def test_a_deployment_survives_what_happens(
     before = len(ledger.charges())
     assert before < rounds()
 
-    def rejoined() -> bool:
-        if federation.nodes[2].poll() is not None:  # refused until the server notices that it left
-            federation.start_client(2, files[2])
-            time.sleep(5)
-        return len(ledger.charges()) > before
+    def revived() -> bool:
+        """Start again what ended, as `fedsofim deploy client` does: a node is refused at first."""
+        for i, node in federation.nodes.items():
+            if node.poll() is not None:
+                federation.start_client(i, files[i])
+        return False
 
-    until(rejoined)
+    until(lambda: revived() or len(ledger.charges()) > before)
 
     # The server dies; a new one, and a new run, continue from the last checkpoint.
     assert run.poll() is None
@@ -176,13 +177,9 @@ def test_a_deployment_survives_what_happens(
     run.wait(120)
     done = rounds()
     assert done < ROUNDS
-    for node in federation.nodes.values():
-        stop(node)
     federation.serve()
-    for i in range(3):
-        federation.start_client(i, files[i])
     again = start_run(federation, [], resume=str(place))
-    until(lambda: again.poll() is not None, 560)
+    until(lambda: revived() or again.poll() is not None, 900)
     assert (place / "summary.json").exists(), (tmp_path / "run.log").read_text()[-3000:]
     rows = RunDir.open(place).metrics()
     assert [row["round"] for row in rows] == list(range(1, ROUNDS + 1))
@@ -203,9 +200,9 @@ def test_faults_of_nodes_are_told_in_the_stream(
         federation.add_client(i, tmp_path / f"{name}.npz")
     overrides = [
         *("dataset=npz", f"dataset.path={data_file}", "partition.clients=3", "rounds=2"),
-        *("engine.wait=40", f"output.dir={tmp_path / 'run'}"),
+        *("engine.wait=150", f"output.dir={tmp_path / 'run'}"),
     ]
-    start_run(federation, overrides).wait(240)
+    start_run(federation, overrides).wait(400)
     told = (tmp_path / "run.log").read_text()
     assert "client 1: its records have 4 features, not 6" in told
     assert "absent.npz: there is no such data file" in told
