@@ -270,7 +270,10 @@ def trained(overrides):
     return e, run(e, begin(e), lambda *_: False)
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"fedfc"}))
+HEAD_ONLY = {"fedfc", "pfedsop", "fedavg_finetune", "local"}
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - HEAD_ONLY))
 def test_every_rule_trains_a_network_under_kfc_and_resumes(bars, strategy, tmp_path):
     few = [f"strategy={strategy}", "transform=kfc", "rounds=3", "transform.refresh_every=2"]
     few += ["transform.count=64"]
@@ -321,8 +324,9 @@ def test_a_module_of_the_users_own(bars, monkeypatch):
 
 
 def test_what_does_not_go_together_is_told(bars):
-    with pytest.raises(ConfigError, match=r"strategy=fedfc.*model=head"):
-        parse(compose([*bars, "strategy=fedfc"]))
+    for strategy in HEAD_ONLY:
+        with pytest.raises(ConfigError, match=rf"strategy={strategy}.*model=head"):
+            parse(compose([*bars, f"strategy={strategy}"]))
     with pytest.raises(ConfigError, match="model=cnn: takes images"):
         prepare(parse(compose(["model=cnn"])))
     with pytest.raises(ConfigError, match=r"model\.blocks=5: 12 x 12 images are too small"):

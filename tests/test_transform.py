@@ -20,6 +20,7 @@ from fedsofim.records import Covariances, Factors
 from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from fedsofim.transform import KFC
+from fedsofim.tree import flatten
 from strategies import STRATEGIES
 from strategies.rule import broadcast
 
@@ -195,23 +196,24 @@ def experiment(small, *more, file="with.npz"):
 def test_every_strategy_takes_it_and_resumes_bit_for_bit(small, strategy, tmp_path):
     few = (f"strategy={strategy}", "rounds=7", "transform.refresh_every=2", "privacy.epsilon=5")
     e = experiment(small, *few)
-    whole = run(e, begin(e), lambda *_: False)
-    assert np.isfinite(whole.server.theta).all()
+    whole = flatten(run(e, begin(e), lambda *_: False))
+    assert all(np.isfinite(a).all() for a in whole.values())
     plain = prepare(parse(compose(overrides(small, *few[:2], few[3]))))
-    other = run(plain, begin(plain), lambda *_: False)
-    assert not np.array_equal(whole.server.theta, other.server.theta)
+    other = flatten(run(plain, begin(plain), lambda *_: False))
+    assert any(not np.array_equal(whole[name], other[name]) for name in other)
     for stop in (2, 3):
         half = run(e, begin(e), lambda state, G, stop=stop: state.server.t == stop)
         place = RunDir.create(tmp_path / f"run{stop}", {}, {}, half)
-        resumed = run(e, place.restore(begin(e)), lambda *_: False)
-        np.testing.assert_array_equal(resumed.server.theta, whole.server.theta)
+        resumed = flatten(run(e, place.restore(begin(e)), lambda *_: False))
+        for name, value in whole.items():
+            np.testing.assert_array_equal(resumed[name], value)
 
 
 def test_a_stack_of_runs_gives_each_runs_own_result(small):
     rates = [("strategy=fedgd", "strategy.lr=0.1"), ("strategy=sofim", "privacy.clip=2")]
     experiments = [experiment(small, *o, "rounds=12", "transform.refresh_every=5") for o in rates]
     assert len({stacked.stack_key(e.config) for e in experiments}) == 1
-    together = stacked.run(experiments, lambda servers: None)
+    together = stacked.run(experiments, lambda servers, memory: None)
     for e, server in zip(experiments, together, strict=True):
         alone = run(e, begin(e), lambda *_: False).server
         np.testing.assert_allclose(server.theta, alone.theta, rtol=1e-3, atol=1e-4)

@@ -93,3 +93,18 @@ def test_every_method_has_a_flower_strategy_of_its_own() -> None:
     assert set(FLOWER) == set(STRATEGIES.values())
     for kind, strategy in FLOWER.items():
         assert strategy.kind is kind
+
+
+@pytest.mark.parametrize("name", ["sofim", "fedavg", "scaffold", "ftrl"])
+def test_a_transform_reaches_clients_over_flower(name: str, values: Values, tmp_path: Path) -> None:
+    file = tmp_path / "probes.npz"
+    features = parse(values()).dataset.file
+    shape = np.load(features)["train_x"].shape[1]
+    np.savez(file, probe_x=np.random.default_rng(0).gamma(1.0, size=(64, shape)))
+    chosen = [f"strategy={name}", "transform=kfc", f"transform.probes={file}"]
+    chosen += ["transform.refresh_every=2"]
+    grid = InProcessGrid.simulated(2)
+    local = session.run(values(*chosen))
+    same(local, session.run(values(*chosen, "engine=flower"), engine=over(grid)))
+    plain = session.run(values(chosen[0]))
+    assert not np.array_equal(*(np.load(r.path / "model.npz")["theta"] for r in (local, plain)))

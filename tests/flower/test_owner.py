@@ -340,3 +340,25 @@ def test_a_server_without_data_trains_unscored(
     assert [row["accuracy"] for row in place.metrics()] == [None, None]
     assert np.load(place.path / "model.npz")["theta"].shape == (CLASSES, FEATURES + 1)
     assert (place.path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("U_G", "U_A", "told"),
+    [
+        (np.eye(CLASSES), None, "factor should be a finite"),
+        (np.eye(CLASSES + 1), np.eye(FEATURES + 1), "factor should be a finite"),
+        (np.eye(CLASSES) * np.nan, np.eye(FEATURES + 1), "factor should be a finite"),
+        (np.eye(CLASSES), np.diag([1e-5] + [1.0] * FEATURES), "magnify rounding"),
+    ],
+)
+def test_a_transform_that_could_break_the_clip_is_refused(
+    alone: tuple[InProcessGrid, str, Any], U_G: Any, U_A: Any, told: str
+) -> None:
+    grid, job, theta = alone
+    good = question(job, 0, theta)
+    _, said = unpack(good.content)
+    factors = {"U_G": U_G, "U_A": U_A}
+    sent = {k: v.astype(np.float32) for k, v in factors.items() if v is not None}
+    arrays, said = ask(grid, Message(pack({"theta": theta, **sent}, said), 1000, RELEASE))
+    assert "release" not in arrays
+    assert told in said["error"]
