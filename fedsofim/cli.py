@@ -55,8 +55,9 @@ REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--se
                           [--out DIR]
 
 WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
-mcnemar, partition, figures, or all; table5 and table6 with --features FILE, VGG-16's features. Each is printed beside the paper's figures and written as CSV,
-LaTeX and Markdown, figures as PNG and SVG, to DIR (outputs/reproduce)."""
+mcnemar, partition, figures, or all; table5 and table6 with --features FILE, VGG-16's features.
+Each is printed beside the paper's figures and written as CSV, LaTeX and Markdown,
+figures as PNG and SVG, to DIR (outputs/reproduce)."""
 
 REPORT = """usage: fedsofim report DIR ... [--out FILE]
 

@@ -4,7 +4,8 @@
 
 SOFIM on the embedded CIFAR-10 features with a grid of learning rates. A stack of S heads needs two
 matrix products a round, `(S K, F+1) x (F+1, N)` and `(S K, N) x (N, F+1)`: they are timed alone, on
-the same data, as two whole products a client and in the engine's chunks. Everything runs in this one process; measurements alternate, and the best of each counts.
+the same data, as two whole products a client and in the engine's chunks. Everything runs in this
+one process; measurements alternate, and the best of each counts.
 """
 
 import argparse

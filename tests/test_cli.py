@@ -1,7 +1,7 @@
 """The program as a person meets it."""
 
 import json
-import time
+import resource
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("rounds=1.5", ["rounds=1.5: must be a whole number"]),
         ("rounds=true", ["rounds=True: must be a whole number"]),
         ("seed=-1", ["seed=-1"]),
-        ("engine=warp", ["engine=warp: unknown; choose one of local"]),
+        ("engine=warp", ["engine=warp: unknown; choose one of", "local"]),
         ("output.checkpoint_every=0", ["output.checkpoint_every=0"]),
         ("~strategy", ["strategy"]),
         ("~dataset", ["dataset"]),
@@ -248,9 +248,10 @@ def test_calibrate_needs_privacy(inside):
 
 
 def test_calibrate_starts_quickly(cli):
-    took = []
-    for _ in range(2):
-        began = time.perf_counter()
-        cli("calibrate", "--json")
-        took.append(time.perf_counter() - began)
-    assert min(took) < 3  # under a second when nothing else runs
+    def used():
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return spent.ru_utime + spent.ru_stime
+
+    before = used()
+    cli("calibrate", "--json")
+    assert used() - before < 2  # processor time, which a busy machine stretches little

@@ -31,6 +31,7 @@ def overrides(group, option):
     needs = {
         "npz": ["dataset.path=some.npz"],
         "folder": ["dataset.root=some"],
+        "owners": ["dataset.classes=3"],
         "natural": ["partition.clients=3"],  # else they are counted in the file
     }
     return [*rule, f"{group}={option}", *needs.get(option, [])]
