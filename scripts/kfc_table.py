@@ -112,8 +112,10 @@ def finals(best: dict[tuple[str, str, float], Run]) -> dict[tuple[str, str, floa
     rows: dict[tuple[str, str, float], tuple[str, ...]] = {k: r.settings for k, r in best.items()}
     for dataset in DATASETS:
         for e in EPSILONS:
-            rows[dataset, "FedGD, published settings", e] = ("strategy=fedgd",)
-            rows[dataset, "SOFIM, published settings", e] = ("strategy=sofim",)
+            for name, rule in (("FedGD", "strategy=fedgd"), ("SOFIM", "strategy=sofim")):
+                uniform = (rule, "aggregation=uniform")
+                rows[dataset, f"{name}, published settings", e] = (rule,)
+                rows[dataset, f"{name}, published settings, uniform aggregation", e] = uniform
             ours = [o for o in rows[dataset, "KFC + SOFIM", e] if o != "transform=kfc"]
             rows[dataset, "oracle + SOFIM (not private)", e] = (*ours, *ORACLE)
     return {

@@ -33,6 +33,7 @@ def overrides(group, option):
         "folder": ["dataset.root=some"],
         "owners": ["dataset.classes=3"],
         "natural": ["partition.clients=3"],  # else they are counted in the file
+        "oracle": ["privacy=none"],  # it is refused where privacy is promised
     }
     return [*rule, f"{group}={option}", *needs.get(option, [])]
 
