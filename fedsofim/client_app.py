@@ -22,6 +22,7 @@ from fedsofim.config import ConfigError, build, require
 from fedsofim.experiment import divide, load_data
 from fedsofim.linalg import Array
 from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
+from fedsofim.privacy.plan import Plan
 from fedsofim.protocol import SETUP
 from fedsofim.rng import Purpose, stream
 from fedsofim.run_config import Config, parse
@@ -125,22 +126,22 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 
 
 def _simulated(values: Values) -> SimulatedClients:
-    config, clients = _simulation(values["job"])
+    config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
     t = values["round"]
     key = (Purpose.SETUP_NOISE, 0) if t == SETUP else (Purpose.NOISE, t)
     noise = partial(stream, config.seed, *key)
-    return SimulatedClients(config.client, config.plan(), chosen, noise)
+    return SimulatedClients(config.client, plan, chosen, noise)
 
 
 @lru_cache(maxsize=2)
-def _simulation(job: str) -> tuple[Config, list[Client]]:
+def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
     """The clients of a simulation, made once in each process."""
     config = parse(json.loads(job))
     data = load_data(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    return config, divide(network, data, parts)
+    return config, config.plan(), divide(network, data, parts)
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:

@@ -50,7 +50,7 @@ def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Exper
         "clients": config.partition.clients,
         "sizes": list(sizes.values()),
         "run": roster.run,
-        "data_sha256": npz.digest(test._asdict()),
+        "data_sha256": npz.digest({"x": test.x, "target": test.target}),
     }
     probes = _probes(config, network, features, classes)
     return Experiment(config, config.plan(), [], test, theta, record, deployed=True, probes=probes)

@@ -19,9 +19,16 @@ HELLO = "query"
 RELEASE = "train"
 
 
-def pack(arrays: Mapping[str, Array], values: Mapping[str, Any]) -> RecordDict:
-    """The content of a message."""
-    record = ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
+def encode(arrays: Mapping[str, Array]) -> dict[str, FlowerArray]:
+    """Arrays in the form that messages carry; many messages can carry the same ones."""
+    return {name: FlowerArray(array) for name, array in arrays.items()}
+
+
+def pack(
+    arrays: Mapping[str, Array], values: Mapping[str, Any], **encoded: FlowerArray
+) -> RecordDict:
+    """The content of a message: arrays, values, and arrays that are encoded already."""
+    record = ArrayRecord({**encoded, **encode(arrays)})
     return RecordDict({"arrays": record, "config": ConfigRecord(dict(values))})
 
 

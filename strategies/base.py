@@ -14,7 +14,7 @@ from flwr.supercore import log
 from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.protocol import MEMORY, SETUP
-from fedsofim.wire import RELEASE, exchange, pack, unpack
+from fedsofim.wire import RELEASE, encode, exchange, pack, unpack
 from strategies.replies import BadReplyError, Part, read
 from strategies.roster import Roster
 from strategies.rule import Rule, ServerState, aggregate, broadcast, start, step
@@ -164,14 +164,14 @@ class RuleStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask every client whose release of this round is missing for it."""
         state, terms = self.state, self.terms
-        received = {} if self._t == SETUP else broadcast(self.rule, state)
+        received = encode({} if self._t == SETUP else broadcast(self.rule, state))
         values = {**config, "job": terms.job, "run": terms.run, "round": self._t}
         self._sent = []
         missing = [i for i in terms.wanted(self._t) if i not in {*self._parts, *self.refusals}]
         for node, asked in self.roster.holders(grid, missing).items():
             kept = {} if self._t == SETUP else self.memory
             memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
-            content = pack({**received, **memory}, {**values, "clients": asked})
+            content = pack(memory, {**values, "clients": asked}, **received)
             message = Message(content, node, RELEASE, group_id=str(server_round))
             self._sent.append((message, asked))
         for i in set(missing).difference(*(asked for _, asked in self._sent)):

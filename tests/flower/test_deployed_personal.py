@@ -12,8 +12,8 @@ from smalldata import CLASSES, write_records
 from clients import Client
 from clients.pfedsop import PFedSOPState
 from fedsofim import head, server_app
-from fedsofim.experiment import parse
 from fedsofim.participation import put, take
+from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from strategies.rule import start, step
 
