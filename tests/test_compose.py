@@ -36,7 +36,6 @@ def overrides(group, option):
         "table5": ["dataset.path=some.npz"],
         "table6": ["dataset.path=some.npz"],
         "natural": ["partition.clients=3"],  # else they are counted in the file
-        "oracle": ["privacy=none"],  # it is refused where privacy is promised
     }
     return [*rule, f"{group}={option}", *needs.get(option, [])]
 
