@@ -47,7 +47,7 @@ def compose(events: Iterable[GaussianEvent]) -> float:
 
 
 def log_phi(x: float) -> float:
-    r"""$\log \Phi(x)$, to the last digits for any x; SciPy's takes longer to import than a plan to make.
+    r"""$\log \Phi(x)$, to the last digits for any x, without the time that importing SciPy takes.
 
     >>> log_phi(0.0) == math.log(0.5)
     True
