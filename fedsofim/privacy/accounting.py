@@ -58,9 +58,7 @@ def log_phi(x: float) -> float:
         return math.log(math.erfc(-x / math.sqrt(2)) / 2)
     if math.isinf(x):
         return -math.inf
-    y = 1 / (
-        x * x
-    )  # where erfc would underflow, the first terms of its asymptotic series are exact
+    y = 1 / (x * x)  # where erfc would underflow, a few terms of its asymptotic series are exact
     tail = math.log1p(y * (-1 + y * (3 + y * (-15 + y * 105))))
     return -x * x / 2 - math.log(-x) - math.log(2 * math.pi) / 2 + tail
 
