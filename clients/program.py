@@ -66,6 +66,14 @@ class Program(ABC):
         return True
 
     @property
+    def record_moves_others(self) -> bool:
+        """Whether adding or removing a record changes what the client does with its other records.
+
+        The clip then bounds replacing a record, but not adding or removing one.
+        """
+        return False
+
+    @property
     def noise_gain(self) -> float | None:
         """The noise of a release over that of one noisy gradient; `None` where it has no one size.
 

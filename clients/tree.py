@@ -57,6 +57,10 @@ class Tree(Program):
         require(self.batches >= 1, f"batches={self.batches}: must be at least 1")
 
     @property
+    def record_moves_others(self) -> bool:
+        return self.batches > 1  # the records behind it would come to another turn
+
+    @property
     def height(self) -> int:
         """The level of a completed tree's root; leaves are level 0."""
         leaves = self.batches if self.batches > 1 else self.rounds

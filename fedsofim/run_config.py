@@ -143,6 +143,11 @@ class Config:
             "which the shared noise does not hide; use trust=server",
         )
         require(
+            self.privacy.adjacency == "replace-one" or not self.client.record_moves_others,
+            "privacy.adjacency=add-remove: adding a record would change which records take turns "
+            "together; use replace-one, or client.batches=1",
+        )
+        require(
             not (self.client.uses_part and self.private),
             "client.batch_size: a step is charged to all records of a client, so with a budget it "
             "uses them all; give client.batch_size=null, or privacy=none",

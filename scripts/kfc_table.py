@@ -13,7 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from data.datasets import DatasetConfig, load
 from fedsofim.compose import compose_many
+from fedsofim.linalg import inverse_root
 from fedsofim.run_config import parse
 from fedsofim.sweep import run_all
 
@@ -24,11 +28,12 @@ SEEDS = (0, 1, 2)
 TUNING = ["dataset.holdout=0.2", "seed=100"]
 FIXED = ["aggregation=size", "rounds=70"]
 
-CLIPS = (0.625, 1.25, 2.5, 5, 10, 20)
+CLIPS = (0.625, 1.25, 2.5, 5, 10, 20, 40)
 STEPS = (0.25, 0.5, 1, 2, 4, 8, 16)  # FedGD: the rate is this over the clip
 RATES = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)  # SOFIM
 SOFIM = ["strategy=sofim", "strategy.rho=0.5", "strategy.beta=0.9"]
 SOFIM += ["strategy.bias_correction=false", "strategy.warmup=0"]
+DAMPING = 1e-3  # the default
 ORACLE = ["transform=oracle", "transform.i_know_this_is_not_private=true"]
 
 
@@ -107,8 +112,10 @@ def finals(best: dict[tuple[str, str, float], Run]) -> dict[tuple[str, str, floa
     rows: dict[tuple[str, str, float], tuple[str, ...]] = {k: r.settings for k, r in best.items()}
     for dataset in DATASETS:
         for e in EPSILONS:
-            rows[dataset, "FedGD, published settings", e] = ("strategy=fedgd",)
-            rows[dataset, "SOFIM, published settings", e] = ("strategy=sofim",)
+            for name, rule in (("FedGD", "strategy=fedgd"), ("SOFIM", "strategy=sofim")):
+                uniform = (rule, "aggregation=uniform")
+                rows[dataset, f"{name}, published settings", e] = (rule,)
+                rows[dataset, f"{name}, published settings, uniform aggregation", e] = uniform
             ours = [o for o in rows[dataset, "KFC + SOFIM", e] if o != "transform=kfc"]
             rows[dataset, "oracle + SOFIM (not private)", e] = (*ours, *ORACLE)
     return {
@@ -134,7 +141,26 @@ def page(store: Store, best: dict[tuple[str, str, float], Run], text: str) -> st
         chosen = [[m, *(_settings(best[dataset, m, e], store) for e in EPSILONS)] for m in METHODS]
         text = text.replace(f"<!-- {dataset} -->", f"### {name}\n\n{_table(lines)}")
         text = text.replace(f"<!-- {dataset} settings -->", f"{name}:\n\n{_table(chosen)}")
-    return text
+    return text.replace("<!-- conditioning -->", conditioning())
+
+
+def conditioning() -> str:
+    """How evenly the data's features are spread under each transform's factor on their side."""
+    lines = []
+    for dataset, name in DATASETS.items():
+        data = load(DatasetConfig(name=dataset))
+        A, probes = (_second_moment(x) for x in (data.train_x, data.probe_x))
+        factors = {"as they are": np.eye(len(A)), "KFC": inverse_root(probes, DAMPING)}
+        for label, U in {**factors, "oracle": inverse_root(A, DAMPING)}.items():
+            w = np.linalg.eigvalsh(U @ A @ U)
+            rank = w.sum() ** 2 / (w**2).sum()
+            lines.append([f"{name}, {label}", f"{100 * w[-1] / w.sum():.0f} %", f"{rank:.1f}"])
+    return _table(lines, ["", "largest eigenvalue's share", "effective dimensions of 65"])
+
+
+def _second_moment(x: Any) -> Any:
+    x = np.column_stack([x, np.ones(len(x))]).astype(np.float64)
+    return x.T @ x / len(x)
 
 
 def _cell(values: list[Any]) -> str:
@@ -146,9 +172,9 @@ def _settings(run: Run, store: Store) -> str:
     return f"{float(lr):.3g}, {clip} ({store[run]:.1f})"
 
 
-def _table(lines: list[list[str]]) -> str:
-    head = ["", *(f"eps {e}" for e in EPSILONS)]
-    rule = ["---"] + ["---:"] * len(EPSILONS)
+def _table(lines: list[list[str]], head: list[str] | None = None) -> str:
+    head = head or ["", *(f"eps {e}" for e in EPSILONS)]
+    rule = ["---"] + ["---:"] * (len(head) - 1)
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
 
 

@@ -10,11 +10,14 @@ from fedsofim.svg import strip_plot
 
 Cells = Mapping[str, Mapping[str, Any]]
 TITLES = {
-    ("local", False): "local-only",
-    ("fedavg_finetune", True): "FedAvg + fine-tuning",
-    ("pfedsop", False): "pFedSOP",
-    ("pfedsop", True): "pFedSOP + tuning",
+    ("pfedsop", 0): "pFedSOP",
+    ("pfedsop", 100): "pFedSOP + 100 steps",
+    ("fedavg_finetune", 10): "FedAvg + 10 steps",
+    ("fedavg_finetune", 100): "FedAvg + 100 steps",
+    ("local", 0): "local-only",
 }
+PLAIN = (("pfedsop", 0), ("fedavg_finetune", 10), ("fedavg_finetune", 100), ("local", 0))
+PRIVATE = (("pfedsop", 0), ("pfedsop", 100), ("fedavg_finetune", 100))
 
 
 class Case(NamedTuple):
@@ -37,105 +40,94 @@ class Page:
             dict.fromkeys(Case(c["dataset"], c["alpha"], c["clients"]) for c in cells.values())
         )
 
-    def cell(self, case: Case, method: str, epsilon: float, tuned: bool) -> Mapping[str, Any]:
+    def cell(self, case: Case, method: str, epsilon: float, tuned: int) -> Mapping[str, Any]:
         """The numbers of one method on one case."""
         return self.cells["/".join(map(str, (*case, method, epsilon, tuned)))]
 
-    def curve(self, case: Case, method: str, epsilon: float, tuned: bool) -> dict[int, float]:
+    def curve(self, case: Case, method: str, epsilon: float, tuned: int) -> dict[int, float]:
         """Mean personal accuracy in percent, by round."""
         curve = self.cell(case, method, epsilon, tuned)["curve"]
         return {int(t): 100 * accuracy for t, accuracy in curve.items()}
 
-    def final(self, case: Case, method: str, epsilon: float, tuned: bool) -> float:
+    def final(self, case: Case, method: str, epsilon: float, tuned: int) -> float:
         """Mean personal accuracy in percent after the last round."""
         return self.curve(case, method, epsilon, tuned)[self.shown[-1]]
 
     def plain_table(self) -> Iterator[str]:
         """Accuracy by round without a budget."""
-        yield table_row("case", "method", *(f"round {t}" for t in self.shown), "rounds to FA")
-        yield table_row("---", "---", *["---:"] * (len(self.shown) + 1))
+        ends = ("to F10", "to F100")
+        yield table_row("case", "method", *(f"round {t}" for t in self.shown), *ends)
+        yield table_row("---", "---", *["---:"] * (len(self.shown) + 2))
         for case in self.cases:
-            target = self.final(case, "fedavg_finetune", 0, True)
-            for method, tuned in (("pfedsop", False), ("fedavg_finetune", True), ("local", False)):
-                curve = self.curve(case, method, 0, tuned)
+            targets = [self.final(case, "fedavg_finetune", 0, k) for k in (10, 100)]
+            for kind in PLAIN:
+                curve = self.curve(case, kind[0], 0, kind[1])
                 scores = (f"{curve[t]:.1f}" for t in self.shown)
-                until = reached(curve, target)
-                yield table_row(case, TITLES[method, tuned], *scores, until or "never")
+                until = (reached(curve, target) or "never" for target in targets)
+                yield table_row(case, TITLES[kind], *scores, *until)
 
     def private_table(self) -> Iterator[str]:
         """Accuracy after the last round with a budget."""
-        yield table_row("case", "epsilon", "pFedSOP", "pFedSOP + tuning", "FA", "local-only, 0")
+        titles = (TITLES[kind] for kind in PRIVATE)
+        yield table_row("case", "epsilon", *titles, "local-only, epsilon 0")
         yield table_row("---", *["---:"] * 5)
         for case in self.cases:
-            alone = self.final(case, "local", 0, False)
+            alone = self.final(case, "local", 0, 0)
             for epsilon in self.epsilons:
-                kinds = (("pfedsop", False), ("pfedsop", True), ("fedavg_finetune", True))
-                scores = [self.final(case, m, epsilon, tuned) for m, tuned in kinds]
-                best = max(*scores, alone)
-                marked = (f"**{s:.1f}**" if s == best else f"{s:.1f}" for s in (*scores, alone))
+                scores = [*(self.final(case, m, epsilon, k) for m, k in PRIVATE), alone]
+                marked = (f"**{s:.1f}**" if s == max(scores) else f"{s:.1f}" for s in scores)
                 yield table_row(case, epsilon, *marked)
 
     def spread_table(self) -> Iterator[str]:
         """Mean, standard deviation and worst decile over clients, without a budget."""
-        yield table_row("case", "pFedSOP", "FedAvg + fine-tuning", "local-only")
-        yield table_row("---", *["---:"] * 3)
+        yield table_row("case", *(TITLES[kind] for kind in PLAIN))
+        yield table_row("---", *["---:"] * len(PLAIN))
         for case in self.cases:
-            kinds = (("pfedsop", False), ("fedavg_finetune", True), ("local", False))
-            yield table_row(case, *(spread(self.cell(case, m, 0, t)["clients"]) for m, t in kinds))
+            clients = (self.cell(case, m, 0, k)["by_client"] for m, k in PLAIN)
+            yield table_row(case, *map(spread, clients))
 
-    def speed(self) -> str:
+    def speed(self, steps: int) -> str:
         """Where pFedSOP is faster than FedAvg with fine-tuning, and where it is not."""
         faster, told = 0, []
         for case in self.cases:
-            tuned = self.curve(case, "fedavg_finetune", 0, True)
+            tuned = self.curve(case, "fedavg_finetune", 0, steps)
             target = tuned[self.shown[-1]]
-            ours = reached(self.curve(case, "pfedsop", 0, False), target)
+            ours = reached(self.curve(case, "pfedsop", 0, 0), target)
             theirs = reached(tuned, target)
             if ours and theirs and ours < theirs:
                 faster += 1
             else:
                 told.append(f"{case} ({ours or 'never'} against {theirs})")
-        but = f"; it does not on {'; '.join(told)}" if told else ""
+        but = f" It does not on {'; '.join(told)}." if told else ""
         return (
-            f"pFedSOP reaches the final accuracy of FedAvg with fine-tuning in fewer rounds than "
-            f"the latter does in {faster} of {len(self.cases)} cases{but}."
+            f"pFedSOP reaches the last accuracy of {TITLES['fedavg_finetune', steps]} in fewer "
+            f"rounds than that does in {faster} of {len(self.cases)} cases.{but}"
         )
 
     def against_alone(self) -> str:
         """What federation adds without a budget."""
-        gains = {
-            method: [
-                self.final(case, method, 0, tuned) - self.final(case, "local", 0, False)
+        parts = []
+        for method, steps in PLAIN[:-1]:
+            gains = [
+                self.final(case, method, 0, steps) - self.final(case, "local", 0, 0)
                 for case in self.cases
             ]
-            for method, tuned in (("pfedsop", False), ("fedavg_finetune", True))
-        }
-        ranges = {m: f"{min(g):+.1f} to {max(g):+.1f}" for m, g in gains.items()}
-        return (
-            "Against local-only training, which sends nothing, the last round of pFedSOP is "
-            f"{ranges['pfedsop']} points, that of FedAvg with fine-tuning "
-            f"{ranges['fedavg_finetune']} points."
-        )
+            parts.append(f"{TITLES[method, steps]} {min(gains):+.1f} to {max(gains):+.1f}")
+        return f"At the last round, in points above local-only: {', '.join(parts)}."
 
     def worth(self) -> str:
         """Whether a budget buys anything."""
-        counts = dict.fromkeys(
-            (("pfedsop", False), ("pfedsop", True), ("fedavg_finetune", True)), 0
-        )
-        margin = dict.fromkeys(counts, -100.0)
-        for case in self.cases:
-            alone = self.final(case, "local", 0, False)
-            for epsilon in self.epsilons:
-                for kind in counts:
-                    gain = self.final(case, kind[0], epsilon, kind[1]) - alone
-                    counts[kind] += gain > 0
-                    margin[kind] = max(margin[kind], gain)
-        of = len(self.cases) * len(self.epsilons)
-        parts = (
-            f"{TITLES[kind]} in {count} of {of} (at best {margin[kind]:+.1f} points)"
-            for kind, count in counts.items()
-        )
-        return f"With a budget, better than local-only at epsilon 0: {', '.join(parts)}."
+        parts = []
+        for method, steps in PRIVATE:
+            gains = [
+                self.final(case, method, epsilon, steps) - self.final(case, "local", 0, 0)
+                for case in self.cases
+                for epsilon in self.epsilons
+            ]
+            wins = sum(gain > 0 for gain in gains)
+            best = f"{max(gains):+.1f} points at best"
+            parts.append(f"{TITLES[method, steps]} in {wins} of {len(gains)} ({best})")
+        return f"Better than local-only, which spends nothing: {', '.join(parts)}."
 
 
 def reached(curve: Mapping[int, float], target: float) -> int | None:
@@ -170,10 +162,9 @@ def write(docs: Path, cells: Cells, shown: Sequence[int], epsilons: Sequence[flo
     """Write `pfedsop.md`, around the text of `pfedsop_page.md`, and its picture."""
     page = Page(cells, shown, epsilons)
     case = page.cases[0]
-    kinds = (("pfedsop", False), ("fedavg_finetune", True), ("local", False))
     groups = {
-        TITLES[kind]: [100 * a for a in page.cell(case, kind[0], 0, kind[1])["clients"]]
-        for kind in kinds
+        TITLES[kind]: [100 * a for a in page.cell(case, kind[0], 0, kind[1])["by_client"]]
+        for kind in PLAIN
     }
     picture = strip_plot(groups, title=f"{case}: accuracy by client", x="accuracy, %", width=640)
     (docs / "pfedsop.svg").write_text(picture + "\n")
@@ -182,7 +173,7 @@ def write(docs: Path, cells: Cells, shown: Sequence[int], epsilons: Sequence[flo
         "private": "\n".join(page.private_table()),
         "spread": "\n".join(page.spread_table()),
         "settings": "\n".join(settings(cells)),
-        "speed": page.speed(),
+        "speed": f"{page.speed(10)}\n\n{page.speed(100)}",
         "alone": page.against_alone(),
         "worth": page.worth(),
     }

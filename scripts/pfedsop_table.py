@@ -30,25 +30,34 @@ from fedsofim.experiment import prepare
 from fedsofim.run_config import Config, parse
 from strategies.rule import ServerState
 
-ROUNDS, SEEDS, TUNING_SEED = 70, (0,), 100
+ROUNDS, SEEDS, TUNING_SEED = 70, (0, 1), 100
 SHOWN = (1, 2, 5, 10, 20, 40, 70)
 EPSILONS = (1, 5, 10)
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 # Local steps without a budget; with one, a step uses all records and a round has one step.
 PLAIN = ("privacy=none", "client.steps=10", "client.batch_size=100")
 PRIVATE = ("client.steps=1", "client.tune_batch_size=100")
-TUNINGS = ((0.03, 10), (0.03, 100), (0.1, 10), (0.1, 100))  # (learning rate, steps)
+TUNING_RATES = (0.03, 0.1)
 
 
 class Cell(NamedTuple):
-    """What a number of the table is for; `epsilon` is 0 where there is no budget."""
+    """What a number of the table is for.
+
+    Attributes:
+        dataset: its name.
+        alpha: of the Dirichlet draw.
+        clients: how many.
+        method: the strategy.
+        epsilon: the budget; 0 where there is none.
+        tuned: how many steps each client tunes its model before it is scored.
+    """
 
     dataset: str
     alpha: float
     clients: int
     method: str
     epsilon: float
-    tuned: bool
+    tuned: int
 
     @property
     def name(self) -> str:
@@ -76,13 +85,14 @@ class Cell(NamedTuple):
 def cells() -> Iterator[Cell]:
     """The table."""
     for case in product(("cifar10", "pathmnist"), (0.1, 0.5), (20, 100)):
-        yield Cell(*case, "local", 0, False)
-        yield Cell(*case, "fedavg_finetune", 0, True)
-        yield Cell(*case, "pfedsop", 0, False)
+        yield Cell(*case, "local", 0, 0)
+        yield Cell(*case, "fedavg_finetune", 0, 10)
+        yield Cell(*case, "fedavg_finetune", 0, 100)
+        yield Cell(*case, "pfedsop", 0, 0)
         for epsilon in EPSILONS:
-            yield Cell(*case, "pfedsop", epsilon, False)
-            yield Cell(*case, "pfedsop", epsilon, True)
-            yield Cell(*case, "fedavg_finetune", epsilon, True)
+            yield Cell(*case, "pfedsop", epsilon, 0)
+            yield Cell(*case, "pfedsop", epsilon, 100)
+            yield Cell(*case, "fedavg_finetune", epsilon, 100)
 
 
 def grid(method: str, epsilon: float) -> list[list[str]]:
@@ -172,22 +182,26 @@ def choose(pool: ProcessPoolExecutor) -> dict[str, Any]:
     """For each cell, the settings that do best at the last round on the records held out."""
     tried = [
         (cell, settings)
-        for cell in dict.fromkeys(cell.twin._replace(tuned=False) for cell in cells())
+        for cell in dict.fromkeys(cell.twin._replace(tuned=0) for cell in cells())
         for settings in grid(cell.method, cell.epsilon)
     ]
+    steps = defaultdict(set)
+    for cell in cells():
+        if cell.tuned:
+            steps[cell.twin._replace(tuned=0)].add(cell.tuned)
     held_out = [f"seed={TUNING_SEED}", "dataset.holdout=0.1"]
     runs = configs([*cell.overrides(), *held_out, *settings] for cell, settings in tried)
     jobs = [
-        Job(config, (), TUNINGS if cell.epsilon or cell.method == "fedavg_finetune" else ())
+        Job(config, (), tuple(product(TUNING_RATES, sorted(steps[cell]))))
         for config, (cell, _) in zip(runs, tried, strict=True)
     ]
     scores: dict[Cell, list[tuple[float, list[str]]]] = defaultdict(list)
     for (cell, settings), job, result in zip(tried, jobs, measure_all(pool, jobs), strict=True):
         plain, *tuned = (float(np.mean(end)) for end in result["ends"])
         scores[cell].append((plain, settings))
-        for (lr, steps), accuracy in zip(job.tunings, tuned, strict=True):
-            tuning = [f"client.tune_lr={lr}", f"client.tune_steps={steps}"]
-            scores[cell._replace(tuned=True)].append((accuracy, [*settings, *tuning]))
+        for (lr, k), accuracy in zip(job.tunings, tuned, strict=True):
+            tuning = [f"client.tune_lr={lr}", f"client.tune_steps={k}"]
+            scores[cell._replace(tuned=k)].append((accuracy, [*settings, *tuning]))
     best = {cell: max(scores[cell.twin]) for cell in cells()}
     return {cell.name: {"held_out": a, "settings": s} for cell, (a, s) in best.items()}
 
@@ -203,9 +217,16 @@ def evaluate(pool: ProcessPoolExecutor, best: dict[str, Any]) -> dict[str, Any]:
     table = {}
     for cell in cells():
         found = [next(results) for _ in SEEDS]
-        curve = {t: float(np.mean([r["curve"][t] for r in found])) for t in found[0]["curve"]}
-        clients = [round(accuracy, 4) for r in found for accuracy in r["ends"][0]]
-        table[cell.name] = {**cell._asdict(), **best[cell.name], "curve": curve, "clients": clients}
+        curve = {
+            t: round(float(np.mean([r["curve"][t] for r in found])), 5) for t in found[0]["curve"]
+        }
+        by_client = [round(accuracy, 4) for r in found for accuracy in r["ends"][0]]
+        table[cell.name] = {
+            **cell._asdict(),
+            **best[cell.name],
+            "curve": curve,
+            "by_client": by_client,
+        }
     return table
 
 

@@ -32,6 +32,9 @@ def overrides(group, option):
         "npz": ["dataset.path=some.npz"],
         "folder": ["dataset.root=some"],
         "owners": ["dataset.classes=3"],
+        "oracle": ["privacy=none"],
+        "table5": ["dataset.path=some.npz"],
+        "table6": ["dataset.path=some.npz"],
         "natural": ["partition.clients=3"],  # else they are counted in the file
     }
     return [*rule, f"{group}={option}", *needs.get(option, [])]

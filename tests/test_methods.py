@@ -369,6 +369,13 @@ def test_clients_that_act_on_their_own_releases_may_not_share_noise(strategy):
         parse(compose([f"strategy={strategy}", "aggregation=size", "privacy.trust=aggregate"]))
 
 
+def test_records_that_take_turns_can_be_replaced_but_not_added():
+    parse(compose(["strategy=ftrl", "client.batches=5"]))
+    parse(compose(["strategy=ftrl", "privacy.adjacency=add-remove"]))
+    with pytest.raises(ConfigError, match="use replace-one"):
+        parse(compose(["strategy=ftrl", "client.batches=5", "privacy.adjacency=add-remove"]))
+
+
 def test_a_client_that_the_strategy_cannot_serve_is_refused():
     for overrides in (["client=scaffold"], ["strategy=fedfc", "client=gradient"]):
         with pytest.raises(ConfigError, match="does not go with"):
