@@ -7,7 +7,7 @@ bare app has Flower's own FedAvg and clients that do nothing, and moves arrays o
 looks for replies as often as ours does, so that the difference is not a matter of sleeping.
 Flower's simulation looks for messages every 0.1 s, so rounds come in steps, and a little more work
 can cost a whole step: the mean over rounds is what a person waits for, and what is compared. The
-median or the best round hides these steps. Repeats alternate, and the median of their ratios counts.
+median or the best round hides these steps. Repeats alternate; the median of their ratios counts.
 """
 
 import argparse
