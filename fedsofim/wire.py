@@ -17,6 +17,8 @@ from fedsofim.linalg import Array
 # The kinds of message: who a node is; what its clients release in a round.
 HELLO = "query"
 RELEASE = "train"
+# Seconds between two looks for replies: while they come in, and at most.
+FIRST_LOOK, LAST_LOOK = 0.002, 0.25
 
 
 def encode(arrays: Mapping[str, Array]) -> dict[str, FlowerArray]:
@@ -49,7 +51,7 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Me
     grid.push_messages(list(messages))
     waiting = {message.metadata.message_id for message in messages}
     replies: list[Message] = []
-    deadline, pause = time.monotonic() + timeout, 0.002
+    deadline, pause = time.monotonic() + timeout, FIRST_LOOK
     while waiting:
         arrived = list(grid.pull_messages(waiting))
         replies += arrived
@@ -57,5 +59,5 @@ def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Me
         if not waiting or time.monotonic() > deadline:
             break
         time.sleep(pause)
-        pause = min(0.002 if arrived else 1.1 * pause, 0.25)
+        pause = FIRST_LOOK if arrived else min(1.1 * pause, LAST_LOOK)
     return replies

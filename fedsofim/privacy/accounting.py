@@ -79,7 +79,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     >>> round(epsilon_of(2.000446, 1e-5), 3)
     10.0
     """
-    if math.isinf(mu):
+    if not math.isfinite(mu):  # NaN, too: what cannot be counted is not private
         return math.inf
     if delta_of(mu, 0.0) <= delta:
         return 0.0

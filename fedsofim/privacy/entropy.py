@@ -3,11 +3,11 @@ r"""Gaussian noise from the operating system's entropy, for releases that leave 
 A seeded generator protects nothing if its seed is known, so a deployed client draws from
 `os.urandom`: no seed exists, and nothing the server sends enters it.
 
-What this protects against: prediction of the noise, from a seed, a known state or earlier noise;
-and reconstruction of the draw behind one released number. A Box–Muller normal reaches only some
-floating-point numbers, and which of them can betray the value under the noise (Mironov 2012). Each
-number here is the sum of four independent normals, halved, which is again standard normal and has
-some $2^{200}$ preimages (Holohan & Braghin 2021, https://arxiv.org/abs/2107.10138).
+What this protects against: prediction of the noise, from a seed, a known state or earlier noise. It
+also makes it harder to reconstruct the draw behind one released number: a Box–Muller normal reaches
+only some floating-point numbers, and which of them can betray the value under the noise (Mironov
+2012). Each number here is the sum of four independent normals, halved, which is again standard
+normal and has many more preimages (the construction of Holohan & Braghin 2021).
 
 What it does not protect against: the rounding of the sum itself to a float is not a private
 mechanism; a proof down to the last bit needs integer noise on a grid. Nor is the time it takes

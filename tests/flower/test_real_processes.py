@@ -74,13 +74,24 @@ def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str
             os.kill(int(file.parent.name), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("nodes", ["", "num-supernodes=20 client-resources-num-cpus=1"])
-def test_flwr_run_gives_the_local_run(nodes: str, flwr: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [
+        ("sofim", ""),
+        ("sofim", "num-supernodes=20 client-resources-num-cpus=1"),
+        ("fedgd", ""),
+    ],
+)
+def test_flwr_run_gives_the_local_run(
+    name: str, nodes: str, flwr: Callable[..., str], tmp_path: Path
+) -> None:
     """On the embedded features, 20 clients, with Flower's two default nodes or one for each."""
     from fedsofim.compose import compose
 
-    local = session.run(compose(["rounds=3", f"output.dir={tmp_path / 'local'}"]))
-    config = f'overrides="rounds=3 output.dir={tmp_path / "flwr"}"'
+    local = session.run(
+        compose([f"strategy={name}", "rounds=3", f"output.dir={tmp_path / 'local'}"])
+    )
+    config = f'overrides="strategy={name} rounds=3 output.dir={tmp_path / "flwr"}"'
     told = flwr("--run-config", config, *(["--federation-config", nodes] if nodes else []))
     assert "round 3 of 3: accuracy" in told
     np.testing.assert_array_equal(theta_of(local.path), theta_of(tmp_path / "flwr"))

@@ -139,3 +139,7 @@ def test_events_at_the_edges():
     assert GaussianEvent(1.0, 0.0, count=0).mu == 0
     assert compose([GaussianEvent(1e200, 1.0), GaussianEvent(1.0, 1.0)]) == pytest.approx(1e200)
     assert compose([GaussianEvent(1.0, 0.0), GaussianEvent(1.0, 1.0)]) == math.inf
+
+
+def test_a_cost_that_cannot_be_counted_is_no_privacy():
+    assert epsilon_of(math.nan, 1e-5) == math.inf
