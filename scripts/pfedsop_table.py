@@ -3,8 +3,8 @@
     python scripts/pfedsop_table.py            choose settings, measure, write: ten minutes
     python scripts/pfedsop_table.py --render   write the page from the numbers of the last time
 
-Settings are chosen on a tenth of the training records, held out, with another seed; the test set
-is used once, with the settings chosen.
+Settings are chosen on a tenth of the training records, held out, with another seed; the test set is
+scored with the settings chosen.
 """
 
 import argparse
