@@ -46,7 +46,7 @@ TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...]
 
 The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a tenth of the
 training records that is held out, 50 rounds. The chosen settings are written to conf/chosen/tuned,
-where 'settings=tuned' finds them:
+where 'settings=tuned' finds them (without it, that means the published ones):
   fedsofim tune strategy=fedgd dataset=pathmnist
   fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
 With privacy.epsilon=E, that budget alone is searched and nothing is written."""
