@@ -37,7 +37,7 @@ The budget that a noise spends:
 SWEEP = """usage: fedsofim sweep [key=v1,v2 ...] [--jobs N]
 
 All combinations of the values, with the keys of 'fedsofim run'. Configurations that share their
-data are trained together, so that a grid costs little more than its matrix products:
+data are trained together, in one pass over it a round:
   fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
 Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
 the same output.dir, continues an interrupted sweep."""
