@@ -42,7 +42,7 @@ data are trained together, in one pass over it a round:
 Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
 the same output.dir, continues an interrupted sweep."""
 
-TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...]
+TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...] [--jobs N]
 
 The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a tenth of the
 training records that is held out, 50 rounds. The chosen settings are written to conf/chosen/tuned,
@@ -121,24 +121,28 @@ def _run(arguments: list[str]) -> None:
 def _sweep(arguments: list[str]) -> None:
     if "--help" in arguments or "-h" in arguments:
         return print(SWEEP)
-    jobs = _option(arguments, "--jobs")
-    require(jobs is None or (jobs.isdigit() and int(jobs) > 0), f"--jobs {jobs}: a number >= 1")
-    directory = [a.partition("=")[2] for a in arguments if a.startswith("output.dir=")]
-    overrides = [a for a in arguments if not a.startswith("output.dir=")]
+    overrides, directory, jobs = _split(arguments)
     from fedsofim.sweep_command import sweep
 
-    _telling_config_errors(
-        lambda: sweep(overrides, directory[-1] if directory else None, int(jobs) if jobs else None),
-        overrides,
-    )
+    _telling_config_errors(lambda: sweep(overrides, directory, jobs), overrides)
 
 
 def _tune(arguments: list[str]) -> None:
     if not arguments or "--help" in arguments or "-h" in arguments:
         return print(TUNE)
+    overrides, directory, jobs = _split(arguments)
     from fedsofim.tune_command import tune_all
 
-    _telling_config_errors(lambda: tune_all(arguments), arguments)
+    _telling_config_errors(lambda: tune_all(overrides, directory, jobs), overrides)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], str | None, int | None]:
+    """The overrides, the directory and the number of processes of a sweep."""
+    jobs = _option(arguments, "--jobs")
+    require(jobs is None or (jobs.isdigit() and int(jobs) > 0), f"--jobs {jobs}: a number >= 1")
+    directories = [a.partition("=")[2] for a in arguments if a.startswith("output.dir=")]
+    overrides = [a for a in arguments if not a.startswith("output.dir=")]
+    return overrides, directories[-1] if directories else None, int(jobs) if jobs else None
 
 
 def _reproduce(arguments: list[str]) -> None:

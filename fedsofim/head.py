@@ -18,8 +18,8 @@ from fedsofim.config import require
 from fedsofim.linalg import Array, Scale
 from fedsofim.records import Covariances, Factors, Records
 
-# Columns worked on at a time, for one head: logits and features then stay in the L2 cache.
-CHUNK = 1024
+# Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
+CHUNK, LOGITS = 1280, 160_000
 
 
 class Transformed(NamedTuple):
@@ -127,13 +127,32 @@ def init(rng: np.random.Generator, classes: int, features: int) -> Array:
 
 
 def residual(theta: Array, batch: Examples) -> Array:
-    """`softmax(theta x) - onehot(y)` of each example, `(..., K, N)` for `theta` `(..., K, F+1)`."""
-    p = (theta.reshape(-1, theta.shape[-1]) @ batch.x).reshape(*theta.shape[:-1], batch.size)
-    p -= p.max(axis=-2, keepdims=True)
-    np.exp(p, out=p)
-    p /= p.sum(axis=-2, keepdims=True)
-    p -= batch.target
-    return p
+    """`softmax(theta x) - onehot(y)` of each example, `(K, ..., N)` for `theta` `(..., K, F+1)`."""
+    rows = theta.swapaxes(0, -2)
+    r = np.empty((*rows.shape[:-1], batch.size), theta.dtype)
+    _residual(rows, batch, r)
+    return r
+
+
+def _residual(theta: Array, batch: Examples, out: Array, shift: bool = False) -> bool:
+    """Write the residual of `theta`, `(K, ..., F+1)`, to `out`, `(K, ..., N)`.
+
+    Classes come first, so that sums over them run along whole rows. Logits are shifted to have
+    their maximum at 0 only if that is asked for, or if their exponentials leave the range that
+    float32 holds well; whether they were is returned.
+    """
+    np.matmul(theta.reshape(-1, theta.shape[-1]), batch.x, out=out.reshape(-1, batch.size))
+    if shift:
+        out -= out.max(axis=0)
+        out[out < -40] = -np.inf  # exactly 0 in the end, not a slow, subnormal number
+    with np.errstate(over="ignore"):
+        np.exp(out, out=out)
+        s = np.add.reduce(out, axis=0)
+    if not shift and s.size and not (s.min() > 1e-30 and s.max() < 1e30):
+        return _residual(theta, batch, out, shift=True)
+    out *= np.reciprocal(s, out=s)
+    out -= batch.target if out.ndim == 2 else batch.target[:, None]
+    return shift
 
 
 def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
@@ -152,29 +171,37 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     Returns:
         The sum, of the shape of `theta`.
     """
-    total = np.zeros_like(theta)
+    rows = np.ascontiguousarray(theta.swapaxes(0, -2))  # classes first
+    heads = rows.shape[:-1]
+    size = max(1, min(CHUNK, LOGITS // math.prod(heads)))
+    buffer, shift = np.empty(math.prod(heads) * size, theta.dtype), False
+    total = np.zeros_like(rows)
     C = clip[..., 0] if isinstance(clip, np.ndarray) else clip
     clipping = np.any(np.isfinite(C))
     C = np.minimum(C, np.finfo(theta.dtype).max)  # a head without a clip beside one that has it
-    for batch in data.chunks(CHUNK if theta.ndim == 2 else CHUNK // 2):
-        r = residual(theta, batch)
-        x = batch.x
+    for batch in data.chunks(size):
+        x, r = batch.x, buffer[: math.prod(heads) * batch.size].reshape(*heads, batch.size)
+        shift = _residual(rows, batch, r, shift)
         if clipping:
             norm = _gradient_norms(r, batch)
-            r *= (C / np.maximum(norm, C))[..., None, :]  # min(1, C / ||g||)
-            if not np.isfinite(norm).all():
-                np.copyto(r, 0, where=~np.isfinite(norm)[..., None, :])
+            w = np.maximum(norm, C)
+            r *= np.divide(C, w, out=w)  # min(1, C / ||g||)
+            if not norm.max() < math.inf:
+                np.copyto(r, 0, where=~np.isfinite(norm))
                 x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
-        total += (r.reshape(-1, batch.size) @ x.T).reshape(theta.shape)
+        total += (r.reshape(-1, batch.size) @ x.T).reshape(rows.shape)
+    total = total.swapaxes(0, -2)
     t = data.transformed
     return total if t is None else t.U_G @ total @ t.U_A
 
 
 def _gradient_norms(r: Array, batch: Examples) -> Array:
     """The norm of each example's gradient, as it is to be clipped, `(..., N)`."""
-    t = batch.transformed
-    u, norm = (r, batch.norm) if t is None else (t.U_G @ r, t.norm)
-    return np.asarray(np.sqrt(np.einsum("...kn,...kn->...n", u, u)) * norm)
+    t, u, norm = batch.transformed, r, batch.norm
+    if t is not None:
+        u, norm = (t.U_G @ r.swapaxes(0, -2)).swapaxes(0, -2), t.norm
+    out = np.asarray(np.einsum("k...n,k...n->...n", u, u))
+    return np.multiply(np.sqrt(out, out=out), norm, out=out)
 
 
 def predict(theta: Array, data: Examples) -> Array:

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from io import BytesIO, StringIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -53,37 +54,45 @@ def run_all(
         every: rounds between recorded rounds; the last is always recorded.
         jobs: processes; by default one for each core.
     """
-    stacks = list(_stacks(configs))
-    jobs = min(jobs or os.cpu_count() or 1, len(stacks)) or 1
+    jobs = jobs or os.cpu_count() or 1
+    stacks = list(_stacks(configs, jobs))
+    jobs = min(jobs, len(stacks)) or 1
     tasks = [([configs[i] for i in stack], stack, every) for stack in stacks]
     if jobs == 1:
         for task in tasks:
             yield from _run_stack(*task)
         return
-    # Stacks are independent: a process each beats threads inside the products.
-    single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in single}
-    os.environ.update(single)
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
-    try:
+    with single_threaded(jobs) as pool:
         pending: set[Future[list[Result]]] = {pool.submit(_run_stack, *task) for task in tasks}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 yield from future.result()
+
+
+@contextmanager
+def single_threaded(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes whose products use one thread: for independent work, that beats shared ones."""
+    single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in single}
+    os.environ.update(single)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
+        yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _stacks(configs: Sequence[Config]) -> Iterable[list[int]]:
-    """Indices of configurations that can be run together."""
+def _stacks(configs: Sequence[Config], jobs: int) -> Iterable[list[int]]:
+    """Indices of configurations that can be run together, with something for every process."""
+    most = min(STACK, -(-len(configs) // jobs))
     groups: dict[Any, list[int]] = {}
     for i, config in enumerate(configs):
         groups.setdefault(stacked.stack_key(config), []).append(i)
     for indices in groups.values():
-        parts = -(-len(indices) // STACK)
+        parts = -(-len(indices) // most)
         for part in np.array_split(indices, parts):
             yield part.tolist()
 

@@ -1,16 +1,15 @@
 """The paper's two-stage grid search (Table 2), on a held-out part of the training data."""
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from fedsofim.compose import CONF, EPSILONS, compose_many
+from fedsofim.compose import CONF, EPSILONS
 from fedsofim.config import choose
-from fedsofim.run_config import parse
-from fedsofim.sweep import run_all
+from fedsofim.sweep import Sweep
 
 Grid = Mapping[str, Sequence[Any]]
 HOLDOUT, ROUNDS = 0.1, 50
@@ -136,32 +135,45 @@ class Choice(NamedTuple):
 
 
 def tune(
-    strategy: str, epsilon: float, overrides: Sequence[str], progress: Callable[[int, int], None]
-) -> Choice:
-    """Search both grids of a strategy for one budget.
+    strategy: str,
+    overrides: Sequence[str],
+    path: Path,
+    show: Callable[[str, int, int], None],
+    epsilons: Sequence[float] = EPSILONS,
+    jobs: int | None = None,
+) -> dict[float, Choice]:
+    """Search both grids of a strategy, each a sweep of its own, for some budgets at once.
 
     Args:
         strategy: its name.
-        epsilon: the budget.
         overrides: what else is fixed, such as the data set.
-        progress: told how many configurations of how many are done.
+        path: where the two sweeps are kept; they go on there if they were interrupted.
+        show: told the stage, and how many of its configurations of how many are done.
+        epsilons: the budgets.
+        jobs: processes; by default one for each core.
     """
     search = choose(SEARCHES, strategy, "strategy")
-    fixed = [f"strategy={strategy}", f"privacy.epsilon={epsilon:g}", *overrides]
-    fixed += [f"rounds={ROUNDS}", f"dataset.holdout={HOLDOUT}", "seed=0"]
-    grids = [
-        dict(zip(grid, values, strict=True))
-        for grid in (search.coarse, search.fine)
-        for values in itertools.product(*grid.values())
-    ]
-    jobs = [[*fixed, *(f"{search.keys[k]}={v}" for k, v in point.items())] for point in grids]
-    configs = [parse(values) for values in compose_many(jobs)]
-    scores = {}
-    for result in run_all(configs, every=ROUNDS):
-        scores[result.number] = result.curve[-1]["accuracy"]
-        progress(len(scores), len(jobs))
-    best = max(scores, key=lambda number: (scores[number], -number))
-    return Choice(grids[best], scores[best], len(grids))
+    tried: dict[float, list[tuple[float, dict[str, Any]]]] = {e: [] for e in epsilons}
+    for stage, grid in (("coarse", search.coarse), ("fine", search.fine)):
+        asked = [f"strategy={strategy}", *overrides, f"rounds={ROUNDS}", "seed=0"]
+        asked += [f"dataset.holdout={HOLDOUT}", f"privacy.epsilon={_listed(epsilons)}"]
+        asked += [f"{search.keys[name]}={_listed(values)}" for name, values in grid.items()]
+        for row in Sweep(path / stage, asked).run(jobs, partial(show, stage)):
+            if row["round"] == ROUNDS:
+                settings = {
+                    name: next(v for v in values if v == row[search.keys[name]])
+                    for name, values in grid.items()
+                }
+                tried[row["privacy.epsilon"]].append((row["accuracy"], settings))
+    choices = {}
+    for epsilon, all_tried in tried.items():
+        accuracy, settings = max(all_tried, key=lambda one: one[0])  # the first of the best
+        choices[epsilon] = Choice(settings, accuracy, len(all_tried))
+    return choices
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ",".join(f"{value:g}" for value in values)
 
 
 def write_settings(dataset: str, strategy: str, choices: Mapping[float, Choice]) -> Path:

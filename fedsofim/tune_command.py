@@ -2,34 +2,41 @@
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 from fedsofim.compose import EPSILONS
 from fedsofim.config import require
 from fedsofim.terminal import bar, console
-from fedsofim.tune import HOLDOUT, Choice, tune, write_settings
+from fedsofim.tune import HOLDOUT, tune, write_settings
 
 
-def tune_all(arguments: Sequence[str]) -> None:
+def tune_all(arguments: Sequence[str], directory: str | None, jobs: int | None) -> None:
     """Search for every budget, and write what was chosen; for one named budget, show it only."""
     named = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     require(len(named) == len(arguments), "tune: give key=value pairs, as strategy=sofim")
     require("strategy" in named, "tune: name a strategy, as strategy=sofim")
     strategy, only = named.pop("strategy"), named.pop("privacy.epsilon", None)
     overrides = [f"{key}={value}" for key, value in named.items()]
-    began = time.perf_counter()
-    choices: dict[float, Choice] = {}
+    now, began = datetime.now(), time.perf_counter()
+    path = Path(directory or f"outputs/{now:%Y-%m-%d}/tune-{now:%H-%M-%S}")
     with bar() as show:
-        for epsilon in (float(only),) if only else EPSILONS:
-            show(description=f"epsilon {epsilon:g}", completed=0)
-            choices[epsilon] = choice = tune(
-                strategy, epsilon, overrides, lambda d, n: show(completed=d, total=n)
-            )
-            shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
-            accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
-            console.print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
+        choices = tune(
+            strategy,
+            overrides,
+            path,
+            lambda stage, done, total: show(description=stage, completed=done, total=total),
+            epsilons=(float(only),) if only else EPSILONS,
+            jobs=jobs,
+        )
+    for epsilon, choice in choices.items():
+        shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
+        accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
+        console.print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
+    console.print(f"All that was tried: {path}", soft_wrap=True)
     if not only:
-        path = write_settings(named.get("dataset", "cifar10"), strategy, choices)
-        console.print(f"Written to {path}; use them with settings=tuned", soft_wrap=True)
+        written = write_settings(named.get("dataset", "cifar10"), strategy, choices)
+        console.print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
     tried = sum(choice.tried for choice in choices.values())
     console.print(
         f"{tried} configurations in {time.perf_counter() - began:.1f} s. They were compared on "

@@ -180,9 +180,15 @@ def test_tuning_chooses_the_best_and_conf_finds_it(small, tmp_path, monkeypatch)
     grid = {"lr": (1e-6, 0.3)}
     search = tune.Search({"lr": "strategy.lr"}, grid, {"lr": (0.1,)})
     monkeypatch.setitem(tune.SEARCHES, "fedgd", search)
-    choice = tune.tune("fedgd", 10.0, small[:3], lambda *_: None)
+    shown = []
+    choices = tune.tune("fedgd", small[:3], tmp_path / "t", lambda *told: shown.append(told), jobs=1)
+    choice = choices[10.0]
+    assert choices.keys() == set(tune.EPSILONS)
     assert choice.settings["lr"] > 1e-6
     assert choice.tried == 3
+    assert shown[-1] == ("fine", 4, 4)
+    again = tune.tune("fedgd", small[:3], tmp_path / "t", lambda *_: None, jobs=1)
+    assert again == choices  # read back, and so an interrupted search goes on
     monkeypatch.setattr(tune, "CONF", tmp_path)
     path = tune.write_settings("small", "fedgd", dict.fromkeys(tune.EPSILONS, choice))
     assert f"- {choice.settings['lr']}" in path.read_text()
