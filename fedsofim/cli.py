@@ -46,10 +46,12 @@ TUNE = """usage: fedsofim tune strategy=S [dataset=D] [key=value ...] [--jobs N]
 
 The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a tenth of the
 training records that is held out, 50 rounds. The chosen settings are written to conf/chosen/tuned,
-where 'settings=tuned' finds them (without it, that means the published ones):
+where 'settings=tuned' finds them:
   fedsofim tune strategy=fedgd dataset=pathmnist
   fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
-With privacy.epsilon=E, that budget alone is searched and nothing is written."""
+With privacy.epsilon=E, that budget alone is searched and nothing is written. All that was tried is
+kept in output.dir=DIR; the same command with the same output.dir continues what was
+interrupted."""
 
 REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--seeds 0,1,2]
                           [--out DIR]
@@ -57,7 +59,8 @@ REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--se
 WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12 (rho),
 mcnemar, partition, figures, or all; table5 and table6 with --features FILE, VGG-16's features.
 Each is printed beside the paper's figures and written as CSV, LaTeX and Markdown,
-figures as PNG and SVG, to DIR (outputs/reproduce)."""
+figures as PNG and SVG, to DIR (outputs/reproduce). The same command continues what was
+interrupted."""
 
 REPORT = """usage: fedsofim report DIR ... [--out FILE]
 

@@ -1,6 +1,7 @@
 """Several runs, or a whole sweep, on one page: self-contained HTML, no network, no script."""
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 from fedsofim.compose import compose_many
 from fedsofim.config import ConfigError, require
 from fedsofim.report import STYLE, heat_map_of
-from fedsofim.rundir import Row, RunDir
+from fedsofim.run_config import parse
+from fedsofim.rundir import Row, RunDir, finite
 from fedsofim.svg import Point, line_chart, strip_plot, swatch
+from fedsofim.sweep import Sweep, scene
 
 TARGET = 0.95  # of the best final accuracy, for the rounds-to-target table
+DRAWN = 12  # settings in a picture; of more, the best
 
 
 class Curve(NamedTuple):
@@ -24,38 +28,66 @@ class Curve(NamedTuple):
         scene: the data and the division that it was run on.
         budget: the epsilon it was given; `None` without privacy.
         rows: its metrics.
+        charged: what was released and what that cost, as its summary has it.
     """
 
     label: str
     scene: str
     budget: float | None
     rows: list[Row]
+    charged: Row
+
+    @property
+    def final(self) -> float:
+        """The last accuracy."""
+        return float(self.rows[-1]["accuracy"])
 
 
 def read(paths: Sequence[Path]) -> list[Curve]:
     """The runs in these directories, each a run's or a sweep's."""
-    configs, rows = [], []
+    configs: list[Mapping[str, Any]] = []
+    rows: list[list[Row]] = []
+    charged: list[Row] = []
     for path in paths:
-        if (path / "sweep.json").is_file():
-            from fedsofim.sweep import Sweep
-
-            sweep = Sweep(path, json.loads((path / "sweep.json").read_text()))
+        if _is_sweep(path):
+            sweep = Sweep.open(path)
             done = sweep.finished()
             values = list(compose_many(sweep.combinations))
             configs += [values[i] for i in sorted(done)]
             rows += [done[i] for i in sorted(done)]
+            charged += [_charge(values[i]) for i in sorted(done)]
         else:
             place = RunDir.open(path)
+            finished = (path / "summary.json").is_file()
             configs.append(place.config())
             rows.append(place.metrics())
+            charged.append(place.read_json("summary.json") if finished else {})
     if not any(rows):
         raise ConfigError(f"{', '.join(map(str, paths))}: no finished round to report")
-    told = _differences(configs)
+    curves = zip(_differences(configs), configs, rows, charged, strict=True)
     return [
-        Curve(label, _scene(config), _budget(config), row)
-        for config, label, row in zip(configs, told, rows, strict=True)
+        Curve(label, scene(config), _budget(config), row, cost)
+        for label, config, row, cost in curves
         if row
     ]
+
+
+def _is_sweep(path: Path) -> bool:
+    return (path / "sweep.json").is_file()
+
+
+def _charge(values: Mapping[str, Any]) -> Row:
+    """What a configuration releases in all its rounds, and what that costs."""
+    config = parse(values)
+    plan = config.plan()
+    return {
+        "releases": plan.releases,
+        "clip": finite(plan.clip),
+        "noise_std": plan.noise_std,
+        "trust": config.privacy.trust,
+        "epsilon": finite(config.epsilon()),
+        "delta": plan.delta,
+    }
 
 
 def _differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -87,13 +119,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str,
             yield prefix + key, value
 
 
-def _scene(config: Mapping[str, Any]) -> str:
-    partition = config["partition"]
-    detail = f" {partition['alpha']}" if partition["kind"] == "dirichlet" else ""
-    clients = f"{partition['clients']} clients"
-    return f"{config['dataset']['name']}, {clients}, {partition['kind']}{detail}"
-
-
 def _budget(config: Mapping[str, Any]) -> float | None:
     epsilon = float(config["privacy"]["epsilon"])
     return None if epsilon == float("inf") else epsilon
@@ -101,33 +126,38 @@ def _budget(config: Mapping[str, Any]) -> float | None:
 
 def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
     """The page that compares these runs."""
-    labels = list(dict.fromkeys(curve.label for curve in curves))
-    legend = "".join(f"<li>{swatch(i)} {escape(name)}</li>" for i, name in enumerate(labels))
     body = []
-    for scene in dict.fromkeys(curve.scene for curve in curves):
-        here = [curve for curve in curves if curve.scene == scene]
-        body.append(f"<section><h2>{escape(scene)}</h2>")
-        body.append(f'<ul class="legend" aria-label="Legend">{legend}</ul><div class="charts">')
-        budgets = list(dict.fromkeys(curve.budget for curve in here))
-        for budget in budgets:
-            body.append(_convergence(here, budget, labels))
-        if len(budgets) > 1:
-            body.append(_frontier(here, labels))
-        body += [_noise(here, budget, labels) for budget in budgets]
-        body.append("</div>")
-        body += [_targets(here, budget) for budget in budgets]
-        body.append("</section>")
-    body.append(_personal(paths))
-    body.append(_charges(paths))
-    body.append(_partitions(paths))
-    body.append(_commands(paths))
-    title = f"{len(curves)} runs, {len(labels)} settings"
+    for where in dict.fromkeys(curve.scene for curve in curves):
+        here = [curve for curve in curves if curve.scene == where]
+        body.append(f"<section><h2>{escape(where)}</h2>{_scene(here)}</section>")
+    body += [_personal(paths), _charges(curves), _partitions(paths), _commands(paths)]
+    title = f"{len(curves)} runs, {len(_labels(curves))} settings"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>fedsofim: {title}</title>"
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{STYLE}</style></head><body><main><h1>{title}</h1>"
         f"{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _scene(curves: Sequence[Curve]) -> str:
+    """All that is shown of the runs on the same data."""
+    labels, budgets = _labels(curves), list(dict.fromkeys(curve.budget for curve in curves))
+    told = ""
+    if len(labels) > DRAWN:
+        best = {k: max(c.final for c in curves if c.label == k) for k in labels}
+        top = sorted(labels, key=lambda label: -best[label])[:DRAWN]
+        told = f"<p>Drawn: the best {DRAWN} of {len(labels)} settings. The table has all.</p>"
+        labels = [label for label in labels if label in top]
+    legend = "".join(f"<li>{swatch(i)} {escape(name)}</li>" for i, name in enumerate(labels))
+    charts = [_convergence(curves, budget, labels) for budget in budgets]
+    if len(budgets) > 1:
+        charts.append(_frontier(curves, labels))
+    charts += [_noise(curves, budget, labels) for budget in budgets]
+    return (
+        f'{told}<ul class="legend" aria-label="Legend">{legend}</ul>'
+        f'<div class="charts">{"".join(charts)}</div>{_targets(curves, budgets)}'
     )
 
 
@@ -187,17 +217,40 @@ def _frontier(curves: Sequence[Curve], labels: Sequence[str]) -> str:
     return line_chart(series, title=title, x="epsilon", log_x=True)
 
 
-def _targets(curves: Sequence[Curve], budget: float | None) -> str:
-    """Final accuracy, and the rounds it took to come close to the best one."""
-    groups = {k: _points(v) for k, v in _grouped(curves, budget, _labels(curves)).items() if v}
-    best = max(points[-1].y for points in groups.values())
-    rows = []
-    for label, points in sorted(groups.items(), key=lambda item: -item[1][-1].y):
-        reached = next((f"{p.x:g}" for p in points if p.y >= TARGET * best), "not reached")
-        last = points[-1]
-        rows.append((label, f"{last.y:.2f}", f"{last.band:.2f}", reached))
-    caption = f"{_name(budget)}: final accuracy, and rounds to {TARGET * best:.1f} %"
-    return _table(caption, ("setting", "accuracy %", "std over seeds", "rounds to target"), rows)
+def _targets(curves: Sequence[Curve], budgets: Sequence[float | None]) -> str:
+    """Final accuracy, and the rounds it took to come close to the best one, by budget."""
+    labels = _labels(curves)
+    columns: list[dict[str, tuple[str, str, bool]]] = []
+    targets = []
+    for budget in budgets:
+        grouped = _grouped(curves, budget, labels)
+        groups = {label: _points(runs) for label, runs in grouped.items() if runs}
+        best = max(points[-1].y for points in groups.values())
+        targets.append(f"{TARGET * best:.1f} %")
+        columns.append({})
+        for label, points in groups.items():
+            reached = next((f"{p.x:g}" for p in points if p.y >= TARGET * best), "never")
+            last = points[-1]
+            spread = f" ± {last.band:.2f}" if len(grouped[label]) > 1 else ""
+            columns[-1][label] = (f"{last.y:.2f}{spread}", reached, last.y == best)
+    order = sorted(labels, key=lambda k: -max(c.final for c in curves if c.label == k))
+    head = "".join(f'<th scope="colgroup" colspan="2">{_name(b)}</th>' for b in budgets)
+    sub = '<th scope="col">accuracy %</th><th scope="col">rounds</th>' * len(budgets)
+    body = []
+    for label in order:
+        cells = [column.get(label, ("", "", False)) for column in columns]
+        shown = "".join(
+            f"<td{' class=best' if top else ''}>{accuracy}</td><td>{rounds}</td>"
+            for accuracy, rounds, top in cells
+        )
+        body.append(f'<tr><th scope="row">{escape(label)}</th>{shown}</tr>')
+    return (
+        f"<p>Final accuracy (mean ± std over seeds), and the rounds it took to {TARGET:.0%} of the "
+        f"best ({', '.join(targets)}):</p>"
+        '<div class="wide" tabindex="0"><table aria-label="Final accuracy and rounds">'
+        f'<thead><tr><th rowspan="2" scope="col">setting</th>{head}</tr><tr>{sub}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
 def _labels(curves: Sequence[Curve]) -> list[str]:
@@ -217,39 +270,51 @@ def _personal(paths: Sequence[Path]) -> str:
     return f"<section><h2>Personal models</h2>{chart}</section>"
 
 
-def _charges(paths: Sequence[Path]) -> str:
-    """What each run released, and what that cost."""
-    rows = []
-    for path in paths:
-        if not (path / "summary.json").is_file():
+def _charges(curves: Sequence[Curve]) -> str:
+    """What the runs of each setting released, and what that cost."""
+    rows = {}
+    for curve in curves:
+        if not (c := curve.charged):
             continue
-        s = json.loads((path / "summary.json").read_text())
-        spent = "not private" if s["epsilon"] is None else f"{s['epsilon']:.4g}, {s['delta']:g}"
-        noise = f"{s['noise_std']:.4g}"
-        rows.append((path.name, f"{s['releases']:g}", str(s["clip"]), noise, s["trust"], spent))
+        spent = "not private" if c["epsilon"] is None else f"{c['epsilon']:.4g}, {c['delta']:g}"
+        clip = "none" if c["clip"] is None else f"{c['clip']:g}"
+        cells = (f"{c['releases']:g}", clip, f"{c['noise_std']:.4g}", c["trust"], spent)
+        rows[curve.label, cells] = (curve.label, *cells)
     if not rows:
         return ""
-    header = ("run", "releases of each record", "clip", "noise std", "trust", "epsilon, delta")
-    return f"<section><h2>Released and charged</h2>{_table('', header, rows)}</section>"
+    header = ("setting", "releases", "clip", "noise std", "trust", "epsilon, delta")
+    shown = _table(header, list(rows.values()))
+    if len(rows) > 3 * DRAWN:
+        shown = f"<details><summary>{len(rows)} settings and budgets</summary>{shown}</details>"
+    told = (
+        "<p>Releases of a clipped sum that each record is charged for, and the noise on each:</p>"
+    )
+    return f"<section><h2>Released and charged</h2>{told}{shown}</section>"
 
 
 def _partitions(paths: Sequence[Path]) -> str:
-    seen, out = set(), []
+    """Who held what, once for each division: in a sweep, that of the first seed."""
+    found: dict[str, str] = {}
     for path in paths:
         file = path / "partition.json"
-        if file.is_file() and (text := file.read_text()) not in seen:
-            seen.add(text)
-            out.append(f'<div class="wide">{heat_map_of(json.loads(text))}</div>')
-    return f"<section><h2>Who holds what</h2>{''.join(out)}</section>" if out else ""
+        if _is_sweep(path):
+            for where, partition in Sweep.open(path).partitions().items():
+                found.setdefault(json.dumps(partition), where)
+        elif file.is_file() and "counts" in (partition := json.loads(file.read_text())):
+            found.setdefault(json.dumps(partition), path.name)
+    maps = "".join(
+        f'<h3>{escape(name)}</h3><div class="wide" tabindex="0">{heat_map_of(json.loads(text))}'
+        "</div>"
+        for text, name in found.items()
+    )
+    return f"<section><h2>Who holds what</h2>{maps}</section>" if found else ""
 
 
 def _commands(paths: Sequence[Path]) -> str:
     lines = []
     for path in paths:
-        if (path / "sweep.json").is_file():
-            lines.append(
-                " ".join(["fedsofim sweep", *json.loads((path / "sweep.json").read_text())])
-            )
+        if _is_sweep(path):
+            lines.append(shlex.join(["fedsofim", "sweep", *Sweep.open(path).overrides]))
         elif (path / "command.txt").is_file():
             lines.append((path / "command.txt").read_text().strip())
     if not lines:
@@ -257,7 +322,7 @@ def _commands(paths: Sequence[Path]) -> str:
     return f"<section><h2>To repeat</h2><pre>{escape(chr(10).join(lines))}</pre></section>"
 
 
-def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in header)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>'
@@ -265,9 +330,8 @@ def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -
         + "</tr>"
         for first, *rest in rows
     )
-    told = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
-        f'<div class="wide"><table>{told}<thead><tr>{head}</tr></thead>'
+        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fedsofim.config import ConfigError
+
 CONF = Path(__file__).resolve().parent.parent / "conf"
 # The budgets for which settings are given.
 EPSILONS = (0.5, 1.0, 5.0, 10.0)
@@ -38,6 +40,12 @@ OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
 def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config with everything resolved, as dicts, lists and numbers."""
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if (values.get("settings") or {}).get("found") is False:
+        dataset, strategy = values["dataset"]["name"], values["strategy"]["name"]
+        raise ConfigError(
+            f"settings=tuned: there are none for dataset={dataset} strategy={strategy}; choose "
+            f"some with 'fedsofim tune', or leave settings=published"
+        )
     for choice in ("hydra", "settings", "experiment"):  # they chose other values, and hold none
         values.pop(choice, None)
     if isinstance(values.get("strategy"), dict):

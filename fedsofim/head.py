@@ -200,8 +200,9 @@ def _gradient_norms(r: Array, batch: Examples) -> Array:
     t, u, norm = batch.transformed, r, batch.norm
     if t is not None:
         u, norm = (t.U_G @ r.swapaxes(0, -2)).swapaxes(0, -2), t.norm
-    out = np.asarray(np.einsum("k...n,k...n->...n", u, u))
-    return np.multiply(np.sqrt(out, out=out), norm, out=out)
+    size: Array = np.sqrt(np.einsum("k...n,k...n->...n", u, u))
+    size *= norm
+    return size
 
 
 def predict(theta: Array, data: Examples) -> Array:

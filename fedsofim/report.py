@@ -11,14 +11,18 @@ MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:74rem;margin:2rem auto;padding:0 1rem}
-h1{margin-bottom:0}p.lead{margin-top:.2rem;opacity:.75}
+h1{margin-bottom:0}p.lead{margin-top:.2rem;opacity:.75}h2{margin:2rem 0 .5rem}
 .charts{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .75rem;text-align:right;
+.wide{overflow-x:auto}.wide svg{max-width:none}td.best{font-weight:700}
+table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .75rem;text-align:right;white-space:nowrap;
 border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left}
-tbody th{font-weight:400}caption{text-align:left;font-weight:600;padding:.25rem 0}
+tbody th{font-weight:400}
 .legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.25rem 1.25rem}
-@media print{section{break-inside:avoid-page}body{max-width:none}}
-pre{overflow:auto;padding:1rem;background:#8881;border-radius:.5rem}.wide{overflow-x:auto}
+pre{padding:1rem;background:#8881;border-radius:.5rem;white-space:pre-wrap;overflow-wrap:anywhere}
+@media(max-width:40rem){th,td{padding:.25rem .4rem;font-size:.85rem}}
+@media print{body{max-width:none;margin:0;font-size:11pt}svg,tr,pre{break-inside:avoid}
+h2{break-after:avoid}.charts svg{width:48%}.wide{overflow:visible}.wide svg{max-width:100%}}
 .warn{background:#b91c1c;color:#fff;padding:.5rem 1rem;border-radius:.5rem}
 """
 

@@ -2,12 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from fedsofim.compose import EPSILONS, compose_many
 from fedsofim.linalg import Array
 from fedsofim.run_config import parse
-from fedsofim.sweep import Result, run_all
+from fedsofim.rundir import write_whole
+from fedsofim.sweep import run_all
 from fedsofim.tables import Score, Table, paper, score
 
 METHODS = {
@@ -43,28 +49,50 @@ class Runs(NamedTuple):
 
 
 class Lab:
-    """Runs configurations once, and remembers them for every table that asks."""
+    """Runs configurations once, and remembers them for every table that asks.
 
-    def __init__(self, extra: Sequence[str], seeds: Sequence[int], progress: Progress) -> None:
-        self.extra, self.seeds, self.progress = list(extra), list(seeds), progress
-        self._known: dict[tuple[str, ...], Runs] = {}
+    What is done is also kept in a folder, so that work that was interrupted goes on.
+    """
+
+    def __init__(
+        self, extra: Sequence[str], seeds: Sequence[int], progress: Progress, kept: Path
+    ) -> None:
+        self.extra, self.seeds, self.progress, self.kept = extra, seeds, progress, kept
+        self._known: dict[tuple[str, ...], tuple[dict[int, float], Array]] = {}
 
     def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
         """The runs of each cell, given as overrides; all that are not known yet run together."""
-        keys = [tuple(cell) for cell in cells]
-        new = [key for key in dict.fromkeys(keys) if key not in self._known]
-        jobs = [[*key, *self.extra, f"seed={seed}"] for key in new for seed in self.seeds]
-        results: dict[int, Result] = {}
-        configs = [parse(values) for values in compose_many(jobs)]
-        for result in run_all(configs):
-            results[result.number] = result
-            self.progress(len(results), len(jobs))
-        for i, key in enumerate(new):
-            runs = [results[i * len(self.seeds) + j] for j in range(len(self.seeds))]
-            curves = [{p["round"]: p["accuracy"] for p in run.curve} for run in runs]
-            accuracy = {t: [curve[t] for curve in curves] for t in curves[0]}
-            self._known[key] = Runs(accuracy, [run.predictions for run in runs])
-        return [self._known[key] for key in keys]
+        jobs = [[(*cell, *self.extra, f"seed={seed}") for seed in self.seeds] for cell in cells]
+        wanted = dict.fromkeys(job for cell in jobs for job in cell)
+        new = [job for job in wanted if not self._recall(job)]
+        configs = [parse(values) for values in compose_many(new)]
+        for done, result in enumerate(run_all(configs), start=1):
+            accuracy = {point["round"]: point["accuracy"] for point in result.curve}
+            self._keep(new[result.number], accuracy, result.predictions)
+            self.progress(done, len(new))
+        runs = [[self._known[job] for job in cell] for cell in jobs]
+        return [
+            Runs({t: [a[t] for a, _ in cell] for t in cell[0][0]}, [p for _, p in cell])
+            for cell in runs
+        ]
+
+    def _file(self, job: Sequence[str]) -> Path:
+        return self.kept / f"{sha256(' '.join(job).encode()).hexdigest()[:16]}.npz"
+
+    def _keep(self, job: tuple[str, ...], accuracy: dict[int, float], predictions: Array) -> None:
+        self._known[job] = (accuracy, predictions)
+        content = BytesIO()
+        np.savez(content, t=list(accuracy), accuracy=[*accuracy.values()], predictions=predictions)
+        self.kept.mkdir(parents=True, exist_ok=True)
+        write_whole(self._file(job), content.getvalue())
+
+    def _recall(self, job: tuple[str, ...]) -> bool:
+        """Whether a run was done before, now or in work that was interrupted."""
+        if job not in self._known and (file := self._file(job)).is_file():
+            with np.load(file) as found:
+                accuracy = dict(zip(found["t"].tolist(), found["accuracy"].tolist(), strict=True))
+                self._known[job] = (accuracy, found["predictions"])
+        return job in self._known
 
 
 def _cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:

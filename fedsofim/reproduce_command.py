@@ -1,5 +1,6 @@
 """`fedsofim reproduce`: the paper's tables and figures, run, shown and written."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ def reproduce(
 
     Args:
         what: one of `MAKERS`, or `all` that need no features of the user's.
-        directory: where the tables and figures go.
+        directory: where the tables and figures go, and until all are made, the finished runs.
         settings: `published` or `tuned`.
         seeds: of the runs.
         features: the file of VGG-16 features for tables 5 and 6.
@@ -46,13 +47,15 @@ def reproduce(
     require(what not in VGG or features is not None, f"{what}: give --features FILE (VGG-16's)")
     extra = [f"settings={settings}", *([f"dataset.path={features}"] if what in VGG else [])]
     directory.mkdir(parents=True, exist_ok=True)
+    kept = directory / "unfinished"
     with bar() as show:
-        lab = Lab(extra, seeds, lambda d, n: show(completed=d, total=n))
+        lab = Lab(extra, seeds, lambda d, n: show(completed=d, total=n), kept)
         for name, maker in make.items():
             began = time.perf_counter()
             show(description=name)
             maker(lab, directory, name)
             console.print(f"{name}: {time.perf_counter() - began:.1f} s")
+    shutil.rmtree(kept, ignore_errors=True)
     console.print(f"Written to {directory}", soft_wrap=True)
 
 

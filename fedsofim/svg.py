@@ -8,16 +8,23 @@ from typing import NamedTuple
 # Distinct to most colour-blind readers, and on light and dark ground.
 COLOURS = (
     "#0072b2",
-    "#d55e00",
+    "#e08a00",
     "#009e73",
-    "#cc79a7",
-    "#a06000",
-    "#56a0d9",
+    "#cc6fa5",
+    "#8c564b",
+    "#45a8e6",
     "#7a52c7",
-    "#8a8a00",
-    "#c2185b",
+    "#8a8a8a",
+    "#d62839",
 )
 DASHES = ("", "6 3", "2 3")
+# Marks around (0, 0): disc, square, triangle, diamond.
+MARKS = (
+    "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",
+    "m-2.7-2.7h5.4v5.4h-5.4z",
+    "m0-3.6 3.4 6h-6.8z",
+    "m0-3.8 3.4 3.8-3.4 3.8-3.4-3.8z",
+)
 
 
 class Point(NamedTuple):
@@ -28,9 +35,18 @@ class Point(NamedTuple):
     band: float = 0.0
 
 
-def style(i: int) -> tuple[str, str]:
-    """Colour and dashes of the i-th series, so that more series than colours stay apart."""
-    return COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+class Style(NamedTuple):
+    """How a series is drawn."""
+
+    colour: str
+    dashes: str
+    mark: str
+
+
+def style(i: int) -> Style:
+    """The look of the i-th series: told apart by colour, by mark, and then by dashes."""
+    dashes = DASHES[i // len(COLOURS) % len(DASHES)]
+    return Style(COLOURS[i % len(COLOURS)], dashes, MARKS[i % len(MARKS)])
 
 
 def line_chart(
@@ -72,34 +88,38 @@ def line_chart(
         out.append(_text(left - 6, py(tick) + 4, f"{tick:g}", "end"))
     out += [_text(px(tick), height - bottom + 16, f"{tick:g}", "middle") for tick in xs]
     out.append(_text((left + width - right) / 2, height - 6, x, "middle"))
-    for i, (name, line) in enumerate(drawn.items()):
-        out.append(_line(name, [Point(px(p.x), py(p.y)) for p in line], *style(i)))
+    for i, line in enumerate(drawn.values()):
         edge = [(px(p.x), py(p.y + p.band)) for p in line]
         edge += [(px(p.x), py(p.y - p.band)) for p in reversed(line)]
         if any(p.band for p in line):
             shape = "L".join(f"{a:.1f} {b:.1f}" for a, b in edge)
-            out.append(f'<path d="M{shape}Z" fill="{style(i)[0]}" fill-opacity=".13"/>')
+            out.append(f'<path d="M{shape}Z" fill="{style(i).colour}" fill-opacity=".12"/>')
+    for i, (name, line) in enumerate(drawn.items()):
+        if line:
+            out.append(_line(name, [Point(px(p.x), py(p.y)) for p in line], style(i)))
     return "".join(out) + "</svg>"
 
 
-def _line(name: str, points: Sequence[Point], colour: str, dashes: str) -> str:
+def _line(name: str, points: Sequence[Point], look: Style) -> str:
     path = "L".join(f"{p.x:.1f} {p.y:.1f}" for p in points)
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
-    dots = "".join(f'<circle cx="{p.x:.1f}" cy="{p.y:.1f}" r="2.5"/>' for p in points)
+    dash = f' stroke-dasharray="{look.dashes}"' if look.dashes else ""
+    some = points[:: math.ceil(len(points) / 8)]
+    marks = "".join(f"M{p.x:.1f} {p.y:.1f}{look.mark}" for p in some)
     return (
-        f'<g fill="{colour}" stroke="{colour}"><title>{escape(name)}</title>'
-        f'<path d="M{path}" fill="none" stroke-width="2"{dash}/>'
-        f"{dots if len(points) <= 12 else ''}</g>"
+        f'<g fill="{look.colour}"><title>{escape(name)}</title>'
+        f'<path d="M{path}" fill="none" stroke="{look.colour}" stroke-width="2"{dash}/>'
+        f'<path d="{marks}"/></g>'
     )
 
 
 def swatch(i: int) -> str:
     """A short piece of the i-th line, for a legend."""
-    colour, dashes = style(i)
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
+    look = style(i)
+    dash = f' stroke-dasharray="{look.dashes}"' if look.dashes else ""
     return (
-        '<svg width="26" height="10" aria-hidden="true"><path d="M1 5H25" '
-        f'stroke="{colour}" stroke-width="3"{dash}/></svg>'
+        '<svg width="28" height="10" aria-hidden="true"><path d="M1 5H27" '
+        f'stroke="{look.colour}" stroke-width="2"{dash}/>'
+        f'<path d="M14 5{look.mark}" fill="{look.colour}"/></svg>'
     )
 
 

@@ -19,6 +19,7 @@ from fedsofim.config import require
 from fedsofim.engines import stacked
 from fedsofim.experiment import Experiment, prepare
 from fedsofim.linalg import Array
+from fedsofim.metrics import noise_norm
 from fedsofim.run_config import Config, parse
 from fedsofim.rundir import Row, finite, write_whole
 from strategies.rule import ServerState
@@ -33,15 +34,18 @@ class Result(NamedTuple):
 
     Attributes:
         number: its place among the configurations.
-        curve: one row for each recorded round: round, accuracy, loss, epsilon.
+        curve: one row for each recorded round: its scores, the epsilon spent, and the norms of the
+            aggregate and of the noise in it.
         predictions: the class of each test record after the last round.
         theta: the last parameters.
+        partition: who held what.
     """
 
     number: int
-    curve: list[dict[str, Any]]
+    curve: list[Row]
     predictions: Array
     theta: Array
+    partition: Row
 
 
 def run_all(
@@ -113,21 +117,29 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
     first = configs[0]
     base = _load(first)._replace(config=first)
     experiments = [base._replace(config=c, plan=c.plan()) for c in configs]
-    curves: list[list[dict[str, Any]]] = [[] for _ in configs]
+    curves: list[list[Row]] = [[] for _ in configs]
 
-    def on_round(servers: list[ServerState], memory: Any) -> None:
+    def on_round(servers: list[ServerState], memory: Any, Gs: Array) -> None:
         t = servers[0].t
         if t % every and t != first.rounds:
             return
         scores = _scores(base, [server.theta for server in servers], memory)
-        for curve, experiment, (accuracy, loss) in zip(curves, experiments, scores, strict=True):
-            epsilon = experiment.config.epsilon(t)
-            curve.append({"round": t, "accuracy": accuracy, "loss": loss, "epsilon": epsilon})
+        for curve, one, G, (accuracy, loss) in zip(curves, experiments, Gs, scores, strict=True):
+            curve.append(
+                {
+                    "round": t,
+                    "accuracy": accuracy,
+                    "loss": loss,
+                    "epsilon": one.config.epsilon(t),
+                    "gradient_norm": float(np.linalg.norm(G)),
+                    "noise_norm": noise_norm(one, t - 1),
+                }
+            )
 
     with np.errstate(over="ignore", invalid="ignore"):  # a diverging setting is a result, too
         finals = stacked.run(experiments, on_round)
     return [
-        Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta)
+        Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta, base.partition)
         for index, curve, s in zip(indices, curves, finals, strict=True)
     ]
 
@@ -141,6 +153,14 @@ def _scores(base: Experiment, thetas: Sequence[Array], memory: Any) -> list[tupl
         personal.summarise(personal.score(models[:, s], base.own_tests)) for s in range(len(thetas))
     )
     return [(mean["accuracy"], mean["loss"]) for mean in means]
+
+
+def scene(config: Mapping[str, Any]) -> str:
+    """The data and the division that a composed config names, in words."""
+    partition = config["partition"]
+    detail = f" {partition['alpha']}" if partition["kind"] == "dirichlet" else ""
+    clients = f"{partition['clients']} clients"
+    return f"{config['dataset']['name']}, {clients}, {partition['kind']}{detail}"
 
 
 class Sweep:
@@ -160,6 +180,11 @@ class Sweep:
             require(not any(path.iterdir()), f"output.dir={path}: is not empty, and no sweep")
             write_whole(asked, json.dumps(self.overrides).encode())
 
+    @classmethod
+    def open(cls, path: Path) -> "Sweep":
+        """A sweep that was begun."""
+        return cls(path, json.loads((path / "sweep.json").read_text()))
+
     def finished(self) -> dict[int, list[Row]]:
         """The curves of the configurations that are done, by index."""
         done = {}
@@ -172,9 +197,18 @@ class Sweep:
             done[row["index"]] = row["curve"]
         return done
 
+    def partitions(self) -> dict[str, Row]:
+        """Who held what in the first run of each scene."""
+        file = self.path / "partitions.json"
+        return json.loads(file.read_text()) if file.is_file() else {}
+
     def run(self, jobs: int | None, show: Callable[[int, int], None]) -> list[Row]:
         """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
-        configs = [parse(values) for values in compose_many(self.combinations)]
+        values = list(compose_many(self.combinations))
+        configs = [parse(one) for one in values]
+        scenes = [scene(one) for one in values]
+        drawn = {where: configs[scenes.index(where)].seed for where in dict.fromkeys(scenes)}
+        partitions = self.partitions()
         done = self.finished()
         todo = [i for i in range(len(configs)) if i not in done]
         show(len(done), len(configs))
@@ -184,6 +218,10 @@ class Sweep:
                 done[index] = [{k: finite(v) for k, v in row.items()} for row in result.curve]
                 file.write(json.dumps({"index": index, "curve": done[index]}) + "\n")
                 file.flush()
+                where = scenes[index]
+                if where not in partitions and configs[index].seed == drawn[where]:
+                    partitions[where] = result.partition
+                    write_whole(self.path / "partitions.json", json.dumps(partitions).encode())
                 show(len(done), len(configs))
         rows = list(self._rows(done))
         self._write_tables(rows)

@@ -189,5 +189,6 @@ def write_settings(dataset: str, strategy: str, choices: Mapping[float, Choice])
     )
     path = CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + yaml.safe_dump({"strategy": {"settings": settings}}, sort_keys=False))
+    found = {"settings": {"found": True}, "strategy": {"settings": settings}}
+    path.write_text(text + yaml.safe_dump(found, sort_keys=False))
     return path

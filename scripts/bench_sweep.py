@@ -4,8 +4,8 @@
 
 SOFIM on the embedded CIFAR-10 features with a grid of learning rates. A stack of S heads needs two
 matrix products a round, `(S K, F+1) x (F+1, N)` and `(S K, N) x (N, F+1)`: they are timed alone, on
-the same data, as two whole products a client and in the engine's chunks. Everything runs in this
-one process; measurements alternate, and the best of each counts.
+the same data, as two whole products a client and in chunks. Everything runs in one process with one
+thread, as the workers of a sweep do; measurements alternate, and the best of each counts.
 """
 
 import argparse
@@ -14,21 +14,27 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedsofim import head
 from fedsofim.compose import compose, compose_many
 from fedsofim.engines import local, stacked
 from fedsofim.experiment import begin, prepare
 from fedsofim.run_config import parse
+from fedsofim.sweep import single_threaded
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--rounds", type=int, default=3, help="rounds in one measurement")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--stacks", type=int, nargs="+", default=[16, 64])
     options = parser.parse_args()
+    with single_threaded(jobs=1) as pool:
+        pool.submit(measure, options).result()
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Time everything, and print the table."""
     fixed = [f"dataset={options.dataset}", f"rounds={options.rounds}"]
     base = prepare(parse(compose(fixed)))
 
@@ -36,9 +42,8 @@ def main() -> None:
         local.run(base, begin(base), lambda *_, **__: False)
 
     alone = best(one_by_one, options.repeats) / options.rounds
-    print(
-        f"{options.dataset}: {sum(c.data.size for c in base.clients):,} records, {base.theta.shape}"
-    )
+    records = sum(c.data.size for c in base.clients)
+    print(f"{options.dataset}: {records:,} records, {base.theta.shape}, one thread")
     print(f"one by one: {1 / alone:,.0f} configurations x rounds a second")
     header = ("S", "per second", "speed-up", "engine ms", "whole ms", "ratio", "chunks ms", "ratio")
     print("".join(f"{name:>12}" for name in header))
@@ -71,10 +76,10 @@ def whole(base, theta) -> None:
 
 
 def chunked(base, theta) -> None:
-    """The same in the engine's chunks."""
+    """The same in chunks that stay in the cache."""
     flat = theta.reshape(-1, theta.shape[-1])
     for client in base.clients:
-        for batch in client.data.chunks(head.CHUNK // 2):
+        for batch in client.data.chunks(512):
             (flat @ batch.x) @ batch.x.T
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pyarrow.parquet
 import pytest
+import yaml
 from scipy.stats import chi2 as chi2_distribution
 
 from fedsofim import compare, tune
@@ -79,6 +81,8 @@ def test_a_stack_of_personal_models_is_scored_as_each_alone(small, strategy):
         for row, alone in zip(result.curve, (rows[2], rows[5]), strict=True):
             assert row["accuracy"] == pytest.approx(alone["accuracy"], abs=0.01)
             assert row["epsilon"] == alone["epsilon"]
+            assert row["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=1e-3)
+            assert row["noise_norm"] == alone["noise_norm"]
 
 
 def test_stacks_keep_apart_what_does_not_belong_together(small):
@@ -161,7 +165,7 @@ def test_a_table_reads_back_from_csv_and_is_valid_latex():
     assert "| x_y | 50 % |" in table.markdown()
 
 
-def test_the_accuracy_table_shows_gaps_to_fedgd():
+def test_the_accuracy_table_shows_gaps_to_fedgd(tmp_path):
     """On two rounds of two seeds it has the paper's rows and the arithmetic of its own figures."""
 
     class Quick(Lab):
@@ -169,11 +173,25 @@ def test_the_accuracy_table_shows_gaps_to_fedgd():
             runs = super().run([[*cell[1:], "rounds=70"] for cell in cells[:1]])
             return [runs[0] for _ in cells]
 
-    table = accuracy_table(Quick(["partition.clients=2"], [0], lambda *_: None), "3")
+    lab = Quick(["partition.clients=2"], [0], lambda *_: None, tmp_path)
+    table = accuracy_table(lab, "3")
     assert len(table.rows) == 36
     assert all(row[-3] == "+0.00" for row in table.rows)  # every method is given FedGD's runs
     sofim = next(r for r in table.rows if r[:2] == ("10", "DP-FedSOFIM"))
     assert sofim[-2:] == ("+4.46", "-4.46")
+
+
+def test_work_that_was_interrupted_goes_on(small, tmp_path, monkeypatch):
+    cells = [[*small, "strategy.lr=0.1"], [*small, "strategy.lr=1"]]
+    whole = Lab([], [0, 1], lambda *_: None, tmp_path / "whole").run(cells)
+    Lab([], [0], lambda *_: None, tmp_path / "cut").run(cells[:1])
+    ran = []
+    monkeypatch.setattr("fedsofim.reproduce.run_all", lambda c: (ran.extend(c), run_all(c))[1])
+    again = Lab([], [0, 1], lambda *_: None, tmp_path / "cut").run(cells)
+    assert len(ran) == 3
+    for a, b in zip(whole, again, strict=True):
+        assert a.accuracy == b.accuracy
+        np.testing.assert_array_equal(a.predictions, b.predictions)
 
 
 def test_tuning_chooses_the_best_and_conf_finds_it(small, tmp_path, monkeypatch):
@@ -181,7 +199,9 @@ def test_tuning_chooses_the_best_and_conf_finds_it(small, tmp_path, monkeypatch)
     search = tune.Search({"lr": "strategy.lr"}, grid, {"lr": (0.1,)})
     monkeypatch.setitem(tune.SEARCHES, "fedgd", search)
     shown = []
-    choices = tune.tune("fedgd", small[:3], tmp_path / "t", lambda *told: shown.append(told), jobs=1)
+    choices = tune.tune(
+        "fedgd", small[:3], tmp_path / "t", lambda *told: shown.append(told), jobs=1
+    )
     choice = choices[10.0]
     assert choices.keys() == set(tune.EPSILONS)
     assert choice.settings["lr"] > 1e-6
@@ -203,10 +223,26 @@ def test_every_search_names_settings_that_its_strategy_has():
         parse(compose([f"strategy={name}", *overrides]))
 
 
-def test_tuned_settings_are_used_when_asked_for():
-    tuned = compose(["strategy=sofim", "settings=tuned"])["strategy"]
-    published = compose(["strategy=sofim"])["strategy"]
-    assert tuned.keys() == published.keys()
+@pytest.mark.parametrize("dataset", ["cifar10", "pathmnist"])
+@pytest.mark.parametrize("strategy", tune.SEARCHES)
+def test_tuned_settings_are_shipped_and_used_when_asked_for(dataset, strategy):
+    search = tune.SEARCHES[strategy]
+    grid = {k: {*search.coarse[k], *search.fine[k]} for k in search.keys}
+    text = (tune.CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml").read_text()
+    shipped = yaml.safe_load(text)["strategy"]["settings"]
+    for i, epsilon in enumerate(tune.EPSILONS):
+        asked = [f"dataset={dataset}", f"strategy={strategy}", f"privacy.epsilon={epsilon:g}"]
+        config = compose([*asked, "settings=tuned"])
+        for name, key in search.keys.items():
+            group, _, field = key.partition(".")
+            value = config[group][field]
+            assert value in grid[name]
+            assert value == shipped.get("momentum", shipped)[name][i]
+
+
+def test_tuned_settings_that_do_not_exist_are_not_made_up():
+    with pytest.raises(ConfigError, match="dataset=cifar10 strategy=pfedsop"):
+        compose(["strategy=pfedsop", "settings=tuned"])
 
 
 class Page(HTMLParser):
@@ -230,10 +266,54 @@ def test_a_sweeps_page_is_self_contained_and_compares(small, tmp_path):
     page = Page(text)
     assert page.loads == []
     assert "script" not in page.tags
-    assert text.count('role="img"') == 3  # two budgets and the frontier
-    assert page.tags.count("caption") == 2
+    # For two budgets the accuracy and the noise, the frontier, and who holds what.
+    assert text.count('role="img"') == 6
+    assert page.tags.count("tbody") == 2
     assert "8 runs, 2 settings" in text
     assert "fedsofim sweep" in text
+    assert "Released and charged" in text
+    assert len(text) < 100_000
+
+
+@pytest.fixture
+def chromium(tmp_path):
+    """A browser without a window; gives what it wrote about a page, and the page after loading."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("no Chromium here")
+
+    def look(text, *options):
+        page = tmp_path / "looked-at.html"
+        page.write_text(text)
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+        flags += [f"--user-data-dir={tmp_path / 'profile'}", *options]
+        command = [program, *flags, f"file://{page}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    return look
+
+
+def test_chromium_draws_the_page_without_complaint(small, tmp_path, chromium):
+    """Nothing on the console, every chart has its size, and nothing is wider than a phone."""
+    Sweep(tmp_path / "s", [*small, "strategy=sofim,fedgd", "seed=0,1"]).run(1, lambda *_: None)
+    compare.write([tmp_path / "s"], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    probe = """<script>document.title = JSON.stringify({
+        wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+        charts: [...document.querySelectorAll("svg[role=img]")].map(e => e.clientHeight),
+        marks: [...document.querySelectorAll("svg g path + path")].map(e => e.getTotalLength()),
+    }); console.error("the console is heard")</script>"""
+    narrow = text.replace("<main>", '<main style="max-width:360px">') + probe
+    shown = chromium(narrow, "--dump-dom", "--window-size=500,900")
+    assert re.findall("CONSOLE.*", shown.stderr) == [
+        line for line in re.findall("CONSOLE.*", shown.stderr) if "the console is heard" in line
+    ]
+    assert "the console is heard" in shown.stderr  # so a complaint would have been seen
+    found = json.loads(re.search("<title>(.*?)</title>", shown.stdout).group(1))
+    assert found["wide"] == 0
+    assert len(found["charts"]) == text.count('role="img"') > 2
+    assert min(found["charts"]) > 100
+    assert min(found["marks"]) > 5
 
 
 def test_the_command_line_sweeps_and_reports(small, tmp_path):

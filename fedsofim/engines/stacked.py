@@ -70,14 +70,14 @@ class StackedPlan:
 
 
 def run(
-    experiments: Sequence[Experiment], on_round: Callable[[list[ServerState], Any], None]
+    experiments: Sequence[Experiment], on_round: Callable[[list[ServerState], Any, Array], None]
 ) -> list[ServerState]:
     """Train a stack, from the first round to the last.
 
     Args:
         experiments: with the same clients and equal stack keys.
-        on_round: called after every round with the new states, and what clients remember: arrays
-            `(n, S, ...)`.
+        on_round: called after every round with the new states, what clients remember, arrays
+            `(n, S, ...)`, and the aggregates, `(S, ...)`.
 
     Returns:
         The last state of each.
@@ -105,7 +105,7 @@ def run(
         Gs = aggregate(releases, sizes[present], config.aggregation)
         servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
         servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
-        on_round(servers, memory)
+        on_round(servers, memory, Gs)
     return servers
 
 
