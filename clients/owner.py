@@ -9,7 +9,6 @@ release costs depends on how many it has made itself, never on the round the ser
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Mapping
 from io import BytesIO
@@ -20,6 +19,7 @@ import numpy as np
 
 from clients.program import Client, Program, transformed
 from fedsofim.config import ConfigError, require
+from fedsofim.files import write_whole
 from fedsofim.head import examples_of
 from fedsofim.linalg import Array
 from fedsofim.privacy.accounting import GaussianEvent
@@ -228,9 +228,7 @@ class Owner:
         flat: dict[str, Any] = {"digest": saved.digest, "release": saved.release}
         flat |= {f"memory.{name}": rows for name, rows in saved.memory.items()}
         np.savez(buffer, **flat)
-        draft = file.with_suffix(".tmp")
-        draft.write_bytes(buffer.getvalue())
-        os.replace(draft, file)
+        write_whole(file, buffer.getvalue())
 
 
 def _check_factor(U: Array | None, size: int) -> None:

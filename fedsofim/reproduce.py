@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsofim.compose import EPSILONS, compose_many
+from fedsofim.files import write_whole
 from fedsofim.linalg import Array
 from fedsofim.run_config import parse
-from fedsofim.rundir import write_whole
 from fedsofim.sweep import run_all
 from fedsofim.tables import Score, Table, paper, score
 

@@ -12,6 +12,7 @@ from data.partition import statistics
 from fedsofim import figures
 from fedsofim.compose import EPSILONS, compose
 from fedsofim.config import choose, require
+from fedsofim.files import write_whole
 from fedsofim.reproduce import (
     METHODS,
     Lab,
@@ -21,7 +22,6 @@ from fedsofim.reproduce import (
     rho_table,
 )
 from fedsofim.run_config import parse
-from fedsofim.rundir import write_whole
 from fedsofim.svg import heat_map
 from fedsofim.tables import Table
 from fedsofim.terminal import bar, console

@@ -18,6 +18,7 @@ import yaml
 
 from fedsofim.config import ConfigError, require
 from fedsofim.experiment import RunState
+from fedsofim.files import write_whole
 from fedsofim.tree import flatten, unflatten
 
 Row = dict[str, Any]
@@ -26,13 +27,6 @@ Row = dict[str, Any]
 def finite(value: Any) -> Any:
     """The value, or `None` for a number that JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: it is never seen half-written."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(content)
-    os.replace(draft, path)
 
 
 class RunDir:

@@ -18,10 +18,11 @@ from fedsofim.compose import compose_many, expand
 from fedsofim.config import require
 from fedsofim.engines import stacked
 from fedsofim.experiment import Experiment, prepare
+from fedsofim.files import write_whole
 from fedsofim.linalg import Array
 from fedsofim.metrics import noise_norm
 from fedsofim.run_config import Config, parse
-from fedsofim.rundir import Row, finite, write_whole
+from fedsofim.rundir import Row, finite
 from strategies.rule import ServerState
 
 # Heads in one stack: enough that the data's way through the cache is paid for many times over,
