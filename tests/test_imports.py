@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = {"fedsofim", "strategies", "clients", "data", "conf", "scripts", "tests"}
 CORE = {
     f"fedsofim.{name}"
-    for name in ("head", "records", "linalg", "rng", "config", "tree", "protocol", "privacy")
+    for name in "config files head linalg privacy protocol records rng tree".split()
 }
 ROOMS = {"strategies", "clients", "data"}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
