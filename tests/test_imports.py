@@ -9,10 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"fedsofim", "strategies", "clients", "data", "conf", "scripts", "tests"}
-CORE = {
-    f"fedsofim.{name}"
-    for name in "config files head linalg privacy protocol records rng tree".split()
-}
+CORE_NAMES = ("config", "files", "head", "linalg", "privacy", "protocol", "records", "rng", "tree")
+CORE = {f"fedsofim.{name}" for name in CORE_NAMES}
 ROOMS = {"strategies", "clients", "data"}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
 
