@@ -49,9 +49,9 @@ training records that is held out, 50 rounds. The chosen settings are written to
 where 'settings=tuned' finds them:
   fedsofim tune strategy=fedgd dataset=pathmnist
   fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
-With privacy.epsilon=E, that budget alone is searched and nothing is written. All that was tried is
-kept in output.dir=DIR; the same command with the same output.dir continues what was
-interrupted."""
+With privacy.epsilon=E, that budget alone is searched; then, and with any key but dataset, nothing
+is written. All that was tried is kept in output.dir=DIR; the same command with the same output.dir
+continues what was interrupted."""
 
 REPRODUCE = """usage: fedsofim reproduce WHAT [--settings published|tuned] [--seeds 0,1,2]
                           [--out DIR]
@@ -173,7 +173,7 @@ def _report(arguments: list[str]) -> None:
     out = Path(_option(arguments, "--out") or "report.html")
     from fedsofim.compare import write
 
-    write([Path(argument) for argument in arguments], out)
+    _telling_config_errors(lambda: write([Path(a) for a in arguments], out), [])
     print(f"Written to {out}")
 
 

@@ -2,126 +2,18 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple
 
-from fedsofim.compose import compose_many
-from fedsofim.config import ConfigError, require
+from fedsofim.curves import Curve, is_sweep, read
 from fedsofim.report import STYLE, heat_map_of
-from fedsofim.run_config import parse
-from fedsofim.rundir import Row, RunDir, finite
 from fedsofim.svg import Point, line_chart, strip_plot, swatch
-from fedsofim.sweep import Sweep, scene
+from fedsofim.sweep import Sweep
 
 TARGET = 0.95  # of the best final accuracy, for the rounds-to-target table
 DRAWN = 12  # settings in a picture; of more, the best
-
-
-class Curve(NamedTuple):
-    """One run, as the page needs it.
-
-    Attributes:
-        label: what it is compared as; runs that differ in their seed alone have the same.
-        scene: the data and the division that it was run on.
-        budget: the epsilon it was given; `None` without privacy.
-        rows: its metrics.
-        charged: what was released and what that cost, as its summary has it.
-    """
-
-    label: str
-    scene: str
-    budget: float | None
-    rows: list[Row]
-    charged: Row
-
-    @property
-    def final(self) -> float:
-        """The last accuracy."""
-        return float(self.rows[-1]["accuracy"])
-
-
-def read(paths: Sequence[Path]) -> list[Curve]:
-    """The runs in these directories, each a run's or a sweep's."""
-    configs: list[Mapping[str, Any]] = []
-    rows: list[list[Row]] = []
-    charged: list[Row] = []
-    for path in paths:
-        if _is_sweep(path):
-            sweep = Sweep.open(path)
-            done = sweep.finished()
-            values = list(compose_many(sweep.combinations))
-            configs += [values[i] for i in sorted(done)]
-            rows += [done[i] for i in sorted(done)]
-            charged += [_charge(values[i]) for i in sorted(done)]
-        else:
-            place = RunDir.open(path)
-            finished = (path / "summary.json").is_file()
-            configs.append(place.config())
-            rows.append(place.metrics())
-            charged.append(place.read_json("summary.json") if finished else {})
-    if not any(rows):
-        raise ConfigError(f"{', '.join(map(str, paths))}: no finished round to report")
-    curves = zip(_differences(configs), configs, rows, charged, strict=True)
-    return [
-        Curve(label, scene(config), _budget(config), row, cost)
-        for label, config, row, cost in curves
-        if row
-    ]
-
-
-def _is_sweep(path: Path) -> bool:
-    return (path / "sweep.json").is_file()
-
-
-def _charge(values: Mapping[str, Any]) -> Row:
-    """What a configuration releases in all its rounds, and what that costs."""
-    config = parse(values)
-    plan = config.plan()
-    return {
-        "releases": plan.releases,
-        "clip": finite(plan.clip),
-        "noise_std": plan.noise_std,
-        "trust": config.privacy.trust,
-        "epsilon": finite(config.epsilon()),
-        "delta": plan.delta,
-    }
-
-
-def _differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A label for each config: its strategy, and what else sets it apart within that strategy."""
-    flat = [dict(_flatten(config)) for config in configs]
-    apart = ("strategy.name", "privacy.epsilon", "seed")
-    labels = []
-    for one in flat:
-        same = [other for other in flat if other["strategy.name"] == one["strategy.name"]]
-        # Only values that differ between runs of the same budget and scene are worth a word.
-        rivals = [o for o in same if o["privacy.epsilon"] == one["privacy.epsilon"]]
-        keys = [
-            key
-            for key in one
-            if key not in apart
-            and not key.startswith(("output.", "dataset.", "partition."))
-            and len({str(o.get(key)) for o in rivals}) > 1
-        ]
-        words = [f"{key.rpartition('.')[2]} {one[key]}" for key in keys]
-        labels.append(", ".join([str(one["strategy.name"]), *words]))
-    return labels
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _budget(config: Mapping[str, Any]) -> float | None:
-    epsilon = float(config["privacy"]["epsilon"])
-    return None if epsilon == float("inf") else epsilon
 
 
 def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
@@ -152,7 +44,7 @@ def _scene(curves: Sequence[Curve]) -> str:
         labels = [label for label in labels if label in top]
     legend = "".join(f"<li>{swatch(i)} {escape(name)}</li>" for i, name in enumerate(labels))
     charts = [_convergence(curves, budget, labels) for budget in budgets]
-    if len(budgets) > 1:
+    if len([budget for budget in budgets if budget]) > 1:
         charts.append(_frontier(curves, labels))
     charts += [_noise(curves, budget, labels) for budget in budgets]
     return (
@@ -185,6 +77,8 @@ def _points(curves: Sequence[Curve]) -> list[Point]:
 
 
 def _name(budget: float | None) -> str:
+    if budget == 0:
+        return "nothing sent"
     return "not private" if budget is None else f"epsilon {budget:g}"
 
 
@@ -208,7 +102,7 @@ def _noise(curves: Sequence[Curve], budget: float | None, labels: Sequence[str])
 
 def _frontier(curves: Sequence[Curve], labels: Sequence[str]) -> str:
     series: dict[str, list[Point]] = {label: [] for label in labels}
-    for budget in sorted({c.budget for c in curves if c.budget is not None}):
+    for budget in sorted({c.budget for c in curves if c.budget}):
         for label, runs in _grouped(curves, budget, labels).items():
             if runs:
                 last = _points(runs)[-1]
@@ -274,14 +168,11 @@ def _charges(curves: Sequence[Curve]) -> str:
     """What the runs of each setting released, and what that cost."""
     rows = {}
     for curve in curves:
-        if not (c := curve.charged):
-            continue
+        c = curve.charged
         spent = "not private" if c["epsilon"] is None else f"{c['epsilon']:.4g}, {c['delta']:g}"
         clip = "none" if c["clip"] is None else f"{c['clip']:g}"
         cells = (f"{c['releases']:g}", clip, f"{c['noise_std']:.4g}", c["trust"], spent)
         rows[curve.label, cells] = (curve.label, *cells)
-    if not rows:
-        return ""
     header = ("setting", "releases", "clip", "noise std", "trust", "epsilon, delta")
     shown = _table(header, list(rows.values()))
     if len(rows) > 3 * DRAWN:
@@ -297,7 +188,7 @@ def _partitions(paths: Sequence[Path]) -> str:
     found: dict[str, str] = {}
     for path in paths:
         file = path / "partition.json"
-        if _is_sweep(path):
+        if is_sweep(path):
             for where, partition in Sweep.open(path).partitions().items():
                 found.setdefault(json.dumps(partition), where)
         elif file.is_file() and "counts" in (partition := json.loads(file.read_text())):
@@ -313,7 +204,7 @@ def _partitions(paths: Sequence[Path]) -> str:
 def _commands(paths: Sequence[Path]) -> str:
     lines = []
     for path in paths:
-        if _is_sweep(path):
+        if is_sweep(path):
             lines.append(shlex.join(["fedsofim", "sweep", *Sweep.open(path).overrides]))
         elif (path / "command.txt").is_file():
             lines.append((path / "command.txt").read_text().strip())
@@ -338,6 +229,4 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write(paths: Sequence[Path], out: Path) -> None:
     """Compare the runs in these directories on one page."""
-    for path in paths:
-        require(path.is_dir(), f"{path}: there is no such directory")
     out.write_text(page(read(paths), paths))

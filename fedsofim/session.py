@@ -172,7 +172,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
     place.write("report.html", page.encode())
     place.write_json("summary.json", summary)
     show_result(summary, rows)
-    if last["loss"] is None:
+    if last["theta_norm"] is None or (last["accuracy"] is not None and last["loss"] is None):
         console.print(
             "[bold white on red] DIVERGED [/] lower strategy.lr, or ask for less privacy."
         )

@@ -1,6 +1,7 @@
 """Many configurations at once: stacked where they share data, in parallel where they do not."""
 
 import csv
+import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from fedsofim import personal
 from fedsofim.compose import compose_many, expand
-from fedsofim.config import require
+from fedsofim.config import ConfigError, require
 from fedsofim.engines import stacked
 from fedsofim.experiment import Experiment, prepare
 from fedsofim.files import write_whole
@@ -107,7 +108,7 @@ _loaded: dict[Any, Experiment] = {}  # the last data this process worked on
 
 def _load(config: Config) -> Experiment:
     kept = config.client.keeps_models
-    key = (config.dataset, config.partition, config.seed, config.model, config.transform, kept)
+    key = (config.extraction, config.partition, config.seed, config.model, config.transform, kept)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = prepare(config)
@@ -170,21 +171,38 @@ class Sweep:
     def __init__(self, path: Path, overrides: Sequence[str]) -> None:
         self.path, self.overrides = path, list(overrides)
         self.combinations = expand(overrides)
-        path.mkdir(parents=True, exist_ok=True)
-        asked = path / "sweep.json"
-        if asked.is_file():
+        self.values = list(compose_many(self.combinations))
+        self.configs = [parse(one) for one in self.values]  # all mistakes come before any work
+        for config in self.configs:
+            engine = config.engine.name
+            require(engine == "local", f"engine={engine}: a sweep needs engine=local")
+        if (path / "sweep.json").is_file():
+            begun = Sweep.open(path)
             require(
-                json.loads(asked.read_text()) == self.overrides,
+                begun.overrides == self.overrides,
                 f"output.dir={path}: holds another sweep; name another directory",
             )
-        else:
-            require(not any(path.iterdir()), f"output.dir={path}: is not empty, and no sweep")
-            write_whole(asked, json.dumps(self.overrides).encode())
+            require(
+                begun.values == self.values,
+                f"output.dir={path}: conf/ has changed since this sweep began; name another",
+            )
+            return
+        path.mkdir(parents=True, exist_ok=True)
+        require(not any(path.iterdir()), f"output.dir={path}: is not empty, and no sweep")
+        write_whole(path / "configs.json.gz", gzip.compress(json.dumps(self.values).encode()))
+        write_whole(path / "sweep.json", json.dumps(self.overrides).encode())
 
     @classmethod
     def open(cls, path: Path) -> "Sweep":
-        """A sweep that was begun."""
-        return cls(path, json.loads((path / "sweep.json").read_text()))
+        """A sweep that was begun, with the configs that it was begun with."""
+        sweep = cls.__new__(cls)
+        try:
+            sweep.path, sweep.overrides = path, json.loads((path / "sweep.json").read_text())
+            packed = (path / "configs.json.gz").read_bytes()
+            sweep.values = json.loads(gzip.decompress(packed))
+        except (OSError, EOFError, ValueError) as error:
+            raise ConfigError(f"{path}: a damaged sweep ({error})") from None
+        return sweep
 
     def finished(self) -> dict[int, list[Row]]:
         """The curves of the configurations that are done, by index."""
@@ -205,9 +223,8 @@ class Sweep:
 
     def run(self, jobs: int | None, show: Callable[[int, int], None]) -> list[Row]:
         """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
-        values = list(compose_many(self.combinations))
-        configs = [parse(one) for one in values]
-        scenes = [scene(one) for one in values]
+        configs = self.configs
+        scenes = [scene(one) for one in self.values]
         drawn = {where: configs[scenes.index(where)].seed for where in dict.fromkeys(scenes)}
         partitions = self.partitions()
         done = self.finished()
@@ -230,7 +247,8 @@ class Sweep:
 
     def _rows(self, done: Mapping[int, list[Row]]) -> Iterator[Row]:
         for index, overrides in enumerate(self.combinations):
-            settings = {k: _number(v) for k, v in (o.split("=", 1) for o in overrides)}
+            parts = (override.partition("=") for override in overrides)
+            settings = {key: _number(value) for key, _, value in parts}
             for point in done[index]:
                 yield {**settings, **point}
 

@@ -30,12 +30,11 @@ def sweep(overrides: Sequence[str], directory: str | None, jobs: int | None) -> 
 def _show_best(rows: Sequence[Row], varied: Sequence[str], most: int = 12) -> None:
     """The best settings after the last round, with their spread over seeds."""
     keys = [key for key in varied if key != "seed"]
-    last = max(row["round"] for row in rows)
+    last = {tuple(row[k] for k in varied): row for row in rows}  # rounds come in order
     scores: dict[tuple[Any, ...], list[float]] = {}
-    for row in rows:
-        if row["round"] == last:
-            scores.setdefault(tuple(row[k] for k in keys), []).append(100 * row["accuracy"])
-    table = Table(title=f"Best of {len(scores)} settings, round {last}", title_justify="left")
+    for row in last.values():
+        scores.setdefault(tuple(row[k] for k in keys), []).append(100 * row["accuracy"])
+    table = Table(title=f"Best of {len(scores)} settings", title_justify="left")
     for name in (*keys, "accuracy %", "std", "seeds"):
         table.add_column(name, justify="right")
     for settings, values in sorted(scores.items(), key=lambda item: -mean(item[1]))[:most]:

@@ -28,7 +28,7 @@ def stack_key(config: Config) -> Hashable:
     """Configurations with equal keys can be stacked."""
     sent = config.strategy.broadcast(start(config.strategy, np.zeros((2, 2), np.float32)))
     return (
-        config.dataset,
+        config.extraction,
         config.partition,
         config.client,
         config.aggregation,
