@@ -34,7 +34,8 @@ class Covariance(Gradient):
     setup_share: float  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        require(0 < self.bound < math.inf, f"bound={self.bound}: must be a finite number > 0")
+        bound = self.bound
+        require(1e-6 <= bound <= 1e6, f"bound={bound}: must be between 1e-6 and 1e6")
         share = self.setup_share
         require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
 

@@ -192,6 +192,7 @@ class DeepRecords:
         for batch in self.batches():
             gradients = batch.gradients(theta)
             norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
+            norm += torch.finfo(norm.dtype).tiny ** 0.5  # squares may have underflowed
             weight = torch.ones_like(norm)
             if math.isfinite(C):
                 weight = torch.where(norm.isfinite(), C / norm.clamp(min=C), 0.0)

@@ -77,7 +77,7 @@ class Examples(NamedTuple):
         for start in range(0, self.size, CHUNK):
             part = slice(start, start + CHUNK)
             v = U_A @ self.x[:, part]
-            norm[part] = np.sqrt(np.einsum("fn,fn->n", v, v))
+            norm[part] = _norm(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
     def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
@@ -110,7 +110,7 @@ def examples(features: Array, labels: Array, classes: int) -> Examples:
     x[:-1] = features.T
     target = np.zeros((classes, n), dtype=x.dtype)
     target[labels, np.arange(n)] = 1
-    return Examples(x, target, np.sqrt(np.einsum("fn,fn->n", x, x)))
+    return Examples(x, target, _norm(x))
 
 
 def examples_of(records: Records) -> Examples:
@@ -200,9 +200,16 @@ def _gradient_norms(r: Array, batch: Examples) -> Array:
     t, u, norm = batch.transformed, r, batch.norm
     if t is not None:
         u, norm = (t.U_G @ r.swapaxes(0, -2)).swapaxes(0, -2), t.norm
-    size: Array = np.sqrt(np.einsum("k...n,k...n->...n", u, u))
+    size = _norm(u)
     size *= norm
     return size
+
+
+def _norm(v: Array) -> Array:
+    """The norm along the first axis, never too small: squares may underflow, so a bit is added."""
+    square: Array = np.einsum("k...n,k...n->...n", v, v)
+    square += np.finfo(v.dtype).tiny
+    return np.sqrt(square, out=square)
 
 
 def predict(theta: Array, data: Examples) -> Array:

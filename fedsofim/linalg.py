@@ -26,8 +26,9 @@ def rank_one_solve(m: Array, rho: float, v: Array) -> Array:
     >>> rank_one_solve(np.array([1.0, 0.0]), 1.0, np.array([4.0, 4.0]))
     array([2., 4.])
     """
-    mv, mm = float(np.vdot(m, v)), float(np.vdot(m, m))
-    return v / rho - m * (mv / (rho**2 + rho * mm))
+    m_, v_ = m.astype(np.float64), v.astype(np.float64)  # where m is large, the terms cancel
+    mv, mm = float(np.vdot(m_, v_)), float(np.vdot(m_, m_))
+    return (v_ / rho - m_ * (mv / (rho**2 + rho * mm))).astype(v.dtype)
 
 
 def inverse_root(covariance: Array, damping: float, floor: float = 0.0) -> Array:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsofim import __version__
 from fedsofim.compose import EPSILONS, compose_many
 from fedsofim.files import write_whole
 from fedsofim.linalg import Array
-from fedsofim.run_config import parse
+from fedsofim.run_config import Config, parse
 from fedsofim.sweep import run_all
 from fedsofim.tables import Score, Table, paper, score
 
@@ -58,44 +59,53 @@ class Lab:
         self, extra: Sequence[str], seeds: Sequence[int], progress: Progress, kept: Path
     ) -> None:
         self.extra, self.seeds, self.progress, self.kept = extra, seeds, progress, kept
-        self._known: dict[tuple[str, ...], tuple[dict[int, float], Array]] = {}
+        self._known: dict[str, tuple[dict[int, float], Array]] = {}  # by the config's text
 
     def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
         """The runs of each cell, given as overrides; all that are not known yet run together."""
-        jobs = [[(*cell, *self.extra, f"seed={seed}") for seed in self.seeds] for cell in cells]
-        wanted = dict.fromkeys(job for cell in jobs for job in cell)
-        new = [job for job in wanted if not self._recall(job)]
-        configs = [parse(values) for values in compose_many(new)]
-        for done, result in enumerate(run_all(configs), start=1):
+        jobs = [[*cell, *self.extra, f"seed={seed}"] for cell in cells for seed in self.seeds]
+        configs = [parse(values) for values in compose_many(jobs)]
+        new = [c for c in {c.text: c for c in configs}.values() if not self._recall(c)]
+        for done, result in enumerate(run_all(new), start=1):
             accuracy = {point["round"]: point["accuracy"] for point in result.curve}
             self._keep(new[result.number], accuracy, result.predictions)
             self.progress(done, len(new))
-        runs = [[self._known[job] for job in cell] for cell in jobs]
+        found, n = [self._known[config.text] for config in configs], len(self.seeds)
+        runs = [found[i * n : (i + 1) * n] for i in range(len(cells))]
         return [
             Runs({t: [a[t] for a, _ in cell] for t in cell[0][0]}, [p for _, p in cell])
             for cell in runs
         ]
 
-    def _file(self, job: Sequence[str]) -> Path:
-        return self.kept / f"{sha256(' '.join(job).encode()).hexdigest()[:16]}.npz"
+    def finish(self) -> None:
+        """Forget the files of what was run: the work is done."""
+        for text in self._known:
+            self._file(text).unlink(missing_ok=True)
+        if self.kept.is_dir() and not any(self.kept.iterdir()):
+            self.kept.rmdir()
 
-    def _keep(self, job: tuple[str, ...], accuracy: dict[int, float], predictions: Array) -> None:
-        self._known[job] = (accuracy, predictions)
+    def _file(self, config: str) -> Path:
+        """Where a run is kept: another config or release of this package is another run."""
+        return self.kept / f"{sha256(f'{__version__} {config}'.encode()).hexdigest()[:16]}.npz"
+
+    def _keep(self, config: Config, accuracy: dict[int, float], predictions: Array) -> None:
+        self._known[config.text] = (accuracy, predictions)
         content = BytesIO()
         np.savez(content, t=list(accuracy), accuracy=[*accuracy.values()], predictions=predictions)
         self.kept.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file(job), content.getvalue())
+        write_whole(self._file(config.text), content.getvalue())
 
-    def _recall(self, job: tuple[str, ...]) -> bool:
+    def _recall(self, config: Config) -> bool:
         """Whether a run was done before, now or in work that was interrupted."""
-        if job not in self._known and (file := self._file(job)).is_file():
+        if config.text not in self._known and (file := self._file(config.text)).is_file():
             with np.load(file) as found:
                 accuracy = dict(zip(found["t"].tolist(), found["accuracy"].tolist(), strict=True))
-                self._known[job] = (accuracy, found["predictions"])
-        return job in self._known
+                self._known[config.text] = (accuracy, found["predictions"])
+        return config.text in self._known
 
 
-def _cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
+def cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
+    """The overrides of one cell of a table."""
     strategy = METHODS[method]
     return [
         f"experiment={experiment}",
@@ -114,7 +124,7 @@ def accuracy_table(lab: Lab, number: str) -> Table:
     }
     methods = [m for m in METHODS if (EPSILONS[0], m, ROUNDS[0]) in theirs]
     keys = [(epsilon, method) for epsilon in EPSILONS for method in methods]
-    runs = dict(zip(keys, lab.run([_cell(f"table{number}", m, e) for e, m in keys]), strict=True))
+    runs = dict(zip(keys, lab.run([cell(f"table{number}", m, e) for e, m in keys]), strict=True))
     rows = []
     for epsilon, method in keys:
         gap = runs[epsilon, method].at(70).mean - runs[epsilon, "DP-FedGD"].at(70).mean
@@ -141,7 +151,7 @@ def ablation_table(lab: Lab, number: str) -> Table:
         if r["table"] == number
     }
     keys = [(variant, epsilon) for variant in ABLATIONS for epsilon in EPSILONS]
-    cells = [_cell(experiment, "DP-FedSOFIM", e, *ABLATIONS[v]) for v, e in keys]
+    cells = [cell(experiment, "DP-FedSOFIM", e, *ABLATIONS[v]) for v, e in keys]
     ours = dict(zip(keys, lab.run(cells), strict=True))
     rows = [
         (v, *(s for e in EPSILONS for s in (str(ours[v, e].at(70)), theirs[v, e])))
@@ -155,7 +165,7 @@ def rho_table(lab: Lab) -> Table:
     """Table 12: SOFIM's accuracy as its regulariser changes."""
     keys = [(data, e, rho) for rho in RHOS for data in ("cifar10", "pathmnist") for e in (1, 5)]
     tables = {"cifar10": "table3", "pathmnist": "table4"}
-    cells = [_cell(tables[d], "DP-FedSOFIM", e, f"strategy.rho={rho}") for d, e, rho in keys]
+    cells = [cell(tables[d], "DP-FedSOFIM", e, f"strategy.rho={rho}") for d, e, rho in keys]
     ours = dict(zip(keys, lab.run(cells), strict=True))
     theirs = {
         (r["dataset"], float(r["epsilon"]), float(r["rho"])): f"{r['mean']}±{r['std']}"
@@ -179,7 +189,7 @@ def mcnemar_table(lab: Lab, labels: Callable[[str], Array]) -> Table:
     for data, experiment in (("cifar10", "table3"), ("pathmnist", "table4")):
         y = labels(data)
         keys = [(e, m) for e in EPSILONS for m in METHODS]
-        runs = dict(zip(keys, lab.run([_cell(experiment, m, e) for e, m in keys]), strict=True))
+        runs = dict(zip(keys, lab.run([cell(experiment, m, e) for e, m in keys]), strict=True))
         for e, m in keys:
             if m == "DP-FedSOFIM":
                 continue

@@ -1,6 +1,5 @@
 """`fedsofim reproduce`: the paper's tables and figures, run, shown and written."""
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedsofim.reproduce import (
     Lab,
     ablation_table,
     accuracy_table,
+    cell,
     mcnemar_table,
     rho_table,
 )
@@ -55,7 +55,7 @@ def reproduce(
             show(description=name)
             maker(lab, directory, name)
             console.print(f"{name}: {time.perf_counter() - began:.1f} s")
-    shutil.rmtree(kept, ignore_errors=True)
+    lab.finish()
     console.print(f"Written to {directory}", soft_wrap=True)
 
 
@@ -103,11 +103,8 @@ def _partition(lab: Lab, directory: Path, name: str) -> None:
 def _figures(lab: Lab, directory: Path, name: str) -> None:
     for experiment, data in DATA.items():
         keys = [(epsilon, method) for epsilon in EPSILONS for method in METHODS]
-        cells = [
-            [f"experiment={experiment}", f"strategy={METHODS[m]}", f"privacy.epsilon={e:g}"]
-            for e, m in keys
-        ]
-        curves = dict(zip(keys, lab.run(cells), strict=True))
+        runs = lab.run([cell(experiment, method, epsilon) for epsilon, method in keys])
+        curves = dict(zip(keys, runs, strict=True))
         title = f"{data}, 20 clients, Dirichlet 0.5"
         figures.convergence(curves, title, directory / f"convergence-{experiment}")
         figures.frontier(curves, title, directory / f"frontier-{experiment}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from io import BytesIO, StringIO
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -230,7 +230,8 @@ class Sweep:
         done = self.finished()
         todo = [i for i in range(len(configs)) if i not in done]
         show(len(done), len(configs))
-        with open(self.path / "results.jsonl", "a") as file:
+        with open(self.path / "results.jsonl", "a+") as file:
+            _end_line(file)
             for result in run_all([configs[i] for i in todo], jobs=jobs):
                 index = todo[result.number]
                 done[index] = [{k: finite(v) for k, v in row.items()} for row in result.curve]
@@ -264,8 +265,17 @@ class Sweep:
         except ImportError:
             return  # the extra 'tables' is not installed; the CSV holds the same
         buffer = BytesIO()
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), buffer)
+        columns = {name: _column([row[name] for row in rows]) for name in rows[0]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
         write_whole(self.path / "results.parquet", buffer.getvalue())
+
+
+def _end_line(file: TextIO) -> None:
+    """Begin a line of its own after one that a crash cut short."""
+    file.seek(0)
+    written = file.read()
+    if written and not written.endswith("\n"):
+        file.write("\n")
 
 
 def _number(text: str) -> float | str:
@@ -273,3 +283,9 @@ def _number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def _column(values: Sequence[Any]) -> list[Any]:
+    """As they are, or all as text where some are text: a column has one type."""
+    mixed = len({isinstance(value, str) for value in values}) > 1
+    return [str(value) for value in values] if mixed else list(values)

@@ -91,8 +91,8 @@ class KFC(Transform):
 
     def refresh(self, t: int, theta: Array, probes: Records | None, before: Any) -> Any:
         due = t % self.refresh_every == 0 if self.refresh_every else t == 0
-        if not due:
-            return before
+        if not due or not (np.isfinite(theta).all() or before is None):
+            return before  # what diverged has no curvature
         assert probes is not None
         return self.factors(probes.curvature(theta))
 

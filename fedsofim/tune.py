@@ -1,5 +1,6 @@
 """The paper's two-stage grid search (Table 2), on a held-out part of the training data."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fedsofim.compose import CONF, EPSILONS
-from fedsofim.config import choose
+from fedsofim.config import choose, require
 from fedsofim.sweep import Sweep
 
 Grid = Mapping[str, Sequence[Any]]
@@ -154,12 +155,13 @@ def tune(
     """
     search = choose(SEARCHES, strategy, "strategy")
     tried: dict[float, list[tuple[float, dict[str, Any]]]] = {e: [] for e in epsilons}
+    count = sum(math.prod(map(len, grid.values())) for grid in (search.coarse, search.fine))
     for stage, grid in (("coarse", search.coarse), ("fine", search.fine)):
         asked = [f"strategy={strategy}", *overrides, f"rounds={ROUNDS}", "seed=0"]
         asked += [f"dataset.holdout={HOLDOUT}", f"privacy.epsilon={_listed(epsilons)}"]
         asked += [f"{search.keys[name]}={_listed(values)}" for name, values in grid.items()]
         for row in Sweep(path / stage, asked).run(jobs, partial(show, stage)):
-            if row["round"] == ROUNDS:
+            if row["round"] == ROUNDS and row["loss"] is not None:  # it did not diverge
                 settings = {
                     name: next(v for v in values if v == row[search.keys[name]])
                     for name, values in grid.items()
@@ -167,13 +169,14 @@ def tune(
                 tried[row["privacy.epsilon"]].append((row["accuracy"], settings))
     choices = {}
     for epsilon, all_tried in tried.items():
+        require(bool(all_tried), f"epsilon {epsilon:g}: every setting of the grids diverged")
         accuracy, settings = max(all_tried, key=lambda one: one[0])  # the first of the best
-        choices[epsilon] = Choice(settings, accuracy, len(all_tried))
+        choices[epsilon] = Choice(settings, accuracy, count)
     return choices
 
 
 def _listed(values: Iterable[float]) -> str:
-    return ",".join(f"{value:g}" for value in values)
+    return ",".join(map(repr, values))
 
 
 def write_settings(dataset: str, strategy: str, choices: Mapping[float, Choice]) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fedsofim.compose import EPSILONS
+from fedsofim.compose import EPSILONS, expand
 from fedsofim.config import require
 from fedsofim.terminal import bar, console
 from fedsofim.tune import HOLDOUT, tune, write_settings
@@ -21,6 +21,7 @@ def tune_all(arguments: Sequence[str], directory: str | None, jobs: int | None) 
         require(key not in named, f"{key}: the search sets it")
     strategy, only = named.pop("strategy"), named.pop("privacy.epsilon", None)
     overrides = [f"{key}={value}" for key, value in named.items()]
+    require(len(expand(overrides)) == 1, "tune: give one value for each key")
     epsilons = EPSILONS if only is None else (_positive(only),)
     now, began = datetime.now(), time.perf_counter()
     path = Path(directory or f"outputs/{now:%Y-%m-%d}/tune-{now:%H-%M-%S}")

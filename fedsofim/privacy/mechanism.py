@@ -37,10 +37,12 @@ def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Ar
 
     The heads of a stack are separate experiments and share their draws, each at its own scale.
     """
-    if np.all(np.equal(noise_multiplier, 0)):
-        return np.zeros_like(like.value)
+    z = np.asarray(noise_multiplier)
+    std = np.where(z > 0, like.bound, 0) * z  # without noise there may be no bound
+    if not std.any():
+        return np.zeros(np.broadcast_shapes(std.shape, like.value.shape), like.value.dtype)
     noise = rng.standard_normal(like.value.shape[-2:], dtype=like.value.dtype)
-    return np.asarray(noise * (like.bound * noise_multiplier))
+    return np.asarray(noise * std.astype(noise.dtype))
 
 
 def add_gaussian(total: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Array:

@@ -38,7 +38,8 @@ class Privacy:
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"epsilon={self.epsilon}: must be > 0 (inf for no privacy)")
         require(0 < self.delta < 1, f"delta={self.delta}: must be between 0 and 1")
-        require(self.clip > 0, f"clip={self.clip}: must be > 0")
+        clip, usual = self.clip, 1e-6 <= self.clip <= 1e6  # where float32 is exact enough
+        require(usual or clip == math.inf, f"clip={clip}: must be between 1e-6 and 1e6, or inf")
         z = self.noise_multiplier
         require(
             z is None or 0 <= z < math.inf, f"noise_multiplier={z}: must be a finite number >= 0"
