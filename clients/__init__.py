@@ -4,15 +4,15 @@ from clients.alone import Alone
 from clients.covariance import Covariance
 from clients.finetune import FineTune
 from clients.gradient import Gradient
-from clients.local import LocalSteps
 from clients.pfedsop import PFedSOP
 from clients.program import Client, Program
 from clients.scaffold import ScaffoldSteps
+from clients.steps import LocalSteps
 from clients.tree import Tree
 
 CLIENTS: dict[str, type[Program]] = {
     "gradient": Gradient,
-    "local": LocalSteps,
+    "steps": LocalSteps,
     "scaffold": ScaffoldSteps,
     "tree": Tree,
     "covariance": Covariance,

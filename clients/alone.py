@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class Alone(PersonalSteps):
     It sends an empty array. So nothing is charged, there is nothing to hide, and neither clip nor
     noise is applied whatever the budget: $\varepsilon = 0$ against the server and all others.
     """
+
+    sends: ClassVar[bool] = False
 
     @property
     def uses_part(self) -> bool:

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from clients.local import LocalSteps
 from clients.program import Client, Noise, noisy_gradients
+from clients.steps import LocalSteps
 from fedsofim.config import require
 from fedsofim.linalg import Array
 from fedsofim.privacy.plan import Protection

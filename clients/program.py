@@ -42,6 +42,7 @@ class Program(ABC):
         setup_share: the part of the budget, of $\mu^2$, that `setup` spends.
         every_round: whether it works only if each client takes part in every round.
         keeps_models: whether each client has a model of its own.
+        sends: whether anything is sent in a round.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta"})
@@ -49,6 +50,7 @@ class Program(ABC):
     setup_share: ClassVar[float] = 0.0
     every_round: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
+    sends: ClassVar[bool] = True
 
     @property
     def uses_part(self) -> bool:

@@ -6,8 +6,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from clients.local import LocalSteps
 from clients.program import Client, Noise, noisy_gradients
+from clients.steps import LocalSteps
 from fedsofim.linalg import Array
 from fedsofim.privacy.plan import Protection
 

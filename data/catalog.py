@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.datasets import MEDMNIST, DatasetConfig
+from data.datasets import MEDMNIST, OWNERS, DatasetConfig
 from data.download import Watch, download, silent
 from data.images import Batch, ImageSet, Reading, Split, folder_files, folder_images, npz_images
 from data.vision import optional, torchvision
@@ -52,6 +52,7 @@ def locate(config: DatasetConfig, store: Path, watch: Watch = silent) -> Source:
         tree = folder_files(root)
         files = [f for classes in tree.values() for group in classes.values() for f in group]
         return Source(files, lambda: folder_images(root, reading), _own)
+    require(config.name != "owners", OWNERS)
     find = _medmnist if config.name in MEDMNIST else _cifar
     return find(config, root, reading, watch)
 

@@ -47,6 +47,9 @@ class Dataset(NamedTuple):
     probe_x: Array | None = None
 
 
+OWNERS = "dataset=owners: the data is with its owners; only a deployment can train on it"
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig:
     """Which data to train on.
@@ -112,10 +115,7 @@ class DatasetConfig:
     @property
     def file(self) -> Path:
         """The file of features that the config itself names."""
-        require(
-            self.name != "owners",
-            "dataset=owners: the data is with its owners; only a deployment can train on it",
-        )
+        require(self.name != "owners", OWNERS)
         file = Path(self.path) if self.path else self.embedded
         if file is None:
             raise ConfigError(f"dataset={self.name}: its features are to be made from images")

@@ -95,15 +95,14 @@ def _run(arguments: list[str]) -> None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
-    from fedsofim.compose import CONF, plain
+    from fedsofim.compose import CONF, make_absolute, plain
 
     def train(config: DictConfig) -> None:
-        from fedsofim.features_command import make_absolute
         from fedsofim.session import run
 
         values = _telling_config_errors(lambda: plain(config), arguments)
         output = values.get("output")
-        make_absolute(values)
+        make_absolute(values, Path.cwd())
         command = shlex.join(["fedsofim", "run", *HydraConfig.get().overrides.task])
         directory = output.get("dir") if output else None
         if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:

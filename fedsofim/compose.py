@@ -53,6 +53,32 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return values
 
 
+# What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.
+PATHS = {
+    "dataset": ("path", "root"),
+    "features": ("cache",),
+    "backbone": ("weights",),
+    "transform": ("probes",),
+}
+
+
+def make_absolute(values: dict[str, Any], base: Path) -> None:
+    """Let a config name its files so that they are found from anywhere.
+
+    Args:
+        values: the config, which is changed.
+        base: what relative paths are relative to.
+    """
+    for section, keys in PATHS.items():
+        group = values.get(section) or {}
+        for key in keys:
+            if not group.get(key):
+                continue
+            path = (base / Path(str(group[key])).expanduser()).resolve()
+            if section not in ("backbone", "transform") or path.is_file():
+                group[key] = str(path)
+
+
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """The config that these Hydra overrides give."""
     return plain(_compose(overrides))

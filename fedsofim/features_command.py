@@ -49,16 +49,6 @@ def features(values: Mapping[str, Any], out: Path | None) -> None:
     console.print(f"Features in {file} ({size:.1f} MB)", soft_wrap=True, markup=False)
 
 
-def make_absolute(values: dict[str, Any]) -> None:
-    """Let a run's config name its files so that they are found from anywhere."""
-    for section, keys in {"dataset": ("path", "root"), "features": ("cache",)}.items():
-        group = values.get(section) or {}
-        group |= {k: str(Path(str(group[k])).resolve()) for k in keys if group.get(k)}
-    backbone = values.get("backbone") or {}
-    if Path(str(backbone.get("weights"))).is_file():
-        backbone["weights"] = str(Path(str(backbone["weights"])).resolve())
-
-
 @contextmanager
 def watching(console: Console) -> Iterator[Watch]:
     """Show downloads and extractions: a bar on a terminal, otherwise a line now and then."""

@@ -132,9 +132,13 @@ class Config:
             f"participation={self.participation}: the clients of strategy={self.strategy_name} "
             "must take part in every round",
         )
-        sent = self.strategy.broadcast(start(self.strategy, np.zeros((2, 2), np.float32)))
+        blank = np.zeros((2, 2), np.float32)
+        sent = self.strategy.broadcast(start(self.strategy, blank))
+        expects = self.strategy.release_shape(blank) != (0,)
         require(
-            self.client.needs <= sent.keys() and self.client.setup_kind == self.strategy.setup_kind,
+            self.client.needs <= sent.keys()
+            and self.client.setup_kind == self.strategy.setup_kind
+            and self.client.sends == expects,
             f"client={type(self.client).__name__}: does not go with strategy={self.strategy_name}",
         )
         require(

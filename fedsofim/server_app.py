@@ -20,6 +20,7 @@ from flwr.supercore import log
 
 from data.place import editable_root
 from fedsofim import deployment, session
+from fedsofim.compose import make_absolute
 from fedsofim.config import ConfigError, require
 from fedsofim.engines.flower import over
 from fedsofim.experiment import prepare
@@ -74,9 +75,9 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
 def _compose(overrides: str) -> dict[str, Any]:
     values = compose_told(["engine=flower", *shlex.split(overrides)])
     require(values["engine"]["name"] == "flower", "engine: 'flwr run' chooses it")
-    for section, key in (("output", "root"), ("output", "dir"), ("dataset", "path")):
-        if values[section][key]:
-            values[section][key] = str(_path(values[section][key]))
+    make_absolute(values, editable_root() or Path.cwd())
+    output = values["output"]
+    output |= {key: str(_path(output[key])) for key in ("root", "dir") if output[key]}
     return values
 
 

@@ -13,7 +13,7 @@ from fedsofim.engines.local import run
 from fedsofim.experiment import begin, prepare
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.run_config import parse
-from fedsofim.rundir import _flatten
+from fedsofim.tree import flatten
 from strategies import STRATEGIES
 
 
@@ -38,8 +38,8 @@ def main() -> None:
         once = program.setup(
             experiment.clients[:1], experiment.plan, lambda *_: np.random.default_rng()
         )
-        client = sum(np.asarray(a).nbytes for a in _flatten(state.clients).values()) // n
-        server = sum(np.asarray(a).nbytes for a in _flatten(state.server).values())
+        client = sum(np.asarray(a).nbytes for a in flatten(state.clients).values()) // n
+        server = sum(np.asarray(a).nbytes for a in flatten(state.server).values())
         events = " + ".join(describe(event) for event in experiment.plan.events())
         up_once = once.nbytes if once is not None else 0
         print(

@@ -14,9 +14,9 @@ TITLES = {
     ("pfedsop", 100): "pFedSOP + 100 steps",
     ("fedavg_finetune", 10): "FedAvg + 10 steps",
     ("fedavg_finetune", 100): "FedAvg + 100 steps",
-    ("local", 0): "local-only",
+    ("alone", 0): "local-only",
 }
-PLAIN = (("pfedsop", 0), ("fedavg_finetune", 10), ("fedavg_finetune", 100), ("local", 0))
+PLAIN = (("pfedsop", 0), ("fedavg_finetune", 10), ("fedavg_finetune", 100), ("alone", 0))
 PRIVATE = (("pfedsop", 0), ("pfedsop", 100), ("fedavg_finetune", 100))
 
 
@@ -72,7 +72,7 @@ class Page:
         yield table_row("case", "epsilon", *titles, "local-only, epsilon 0")
         yield table_row("---", *["---:"] * 5)
         for case in self.cases:
-            alone = self.final(case, "local", 0, 0)
+            alone = self.final(case, "alone", 0, 0)
             for epsilon in self.epsilons:
                 scores = [*(self.final(case, m, epsilon, k) for m, k in PRIVATE), alone]
                 marked = (f"**{s:.1f}**" if s == max(scores) else f"{s:.1f}" for s in scores)
@@ -109,7 +109,7 @@ class Page:
         parts = []
         for method, steps in PLAIN[:-1]:
             gains = [
-                self.final(case, method, 0, steps) - self.final(case, "local", 0, 0)
+                self.final(case, method, 0, steps) - self.final(case, "alone", 0, 0)
                 for case in self.cases
             ]
             parts.append(f"{TITLES[method, steps]} {min(gains):+.1f} to {max(gains):+.1f}")
@@ -120,7 +120,7 @@ class Page:
         parts = []
         for method, steps in PRIVATE:
             gains = [
-                self.final(case, method, epsilon, steps) - self.final(case, "local", 0, 0)
+                self.final(case, method, epsilon, steps) - self.final(case, "alone", 0, 0)
                 for case in self.cases
                 for epsilon in self.epsilons
             ]

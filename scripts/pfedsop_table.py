@@ -27,6 +27,7 @@ from fedsofim import personal
 from fedsofim.compose import compose_many
 from fedsofim.engines import stacked
 from fedsofim.experiment import prepare
+from fedsofim.linalg import Array
 from fedsofim.run_config import Config, parse
 from strategies.rule import ServerState
 
@@ -85,7 +86,7 @@ class Cell(NamedTuple):
 def cells() -> Iterator[Cell]:
     """The table."""
     for case in product(("cifar10", "pathmnist"), (0.1, 0.5), (20, 100)):
-        yield Cell(*case, "local", 0, 0)
+        yield Cell(*case, "alone", 0, 0)
         yield Cell(*case, "fedavg_finetune", 0, 10)
         yield Cell(*case, "fedavg_finetune", 0, 100)
         yield Cell(*case, "pfedsop", 0, 0)
@@ -139,7 +140,7 @@ def measure(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         for s in range(len(jobs)):
             yield personal.score(models[:, s], base.own_tests).accuracy
 
-    def on_round(servers: list[ServerState], memory: Any) -> None:
+    def on_round(servers: list[ServerState], memory: Any, _: Array) -> None:
         t = servers[0].t
         if t in jobs[0].scored:
             for curve, accuracy in zip(curves, accuracies(program, servers, memory), strict=True):

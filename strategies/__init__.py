@@ -2,11 +2,11 @@
 
 from strategies.adafedprox import AdaFedProx
 from strategies.adaptive import FedAdam, FedYogi
+from strategies.alone import Alone
 from strategies.fedavg import FedAvg
 from strategies.fedfc import FedFC
 from strategies.fedgd import FedGD
 from strategies.ftrl import FTRL
-from strategies.local import LocalOnly
 from strategies.pfedsop import PFedSOP
 from strategies.rule import Rule
 from strategies.scaffold import Scaffold
@@ -24,7 +24,7 @@ STRATEGIES: dict[str, type[Rule]] = {
     "sofim": Sofim,
     "pfedsop": PFedSOP,
     "fedavg_finetune": FedAvg,
-    "local": LocalOnly,
+    "alone": Alone,
 }
 
 __all__ = ["STRATEGIES", "Rule"]

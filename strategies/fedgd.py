@@ -1,14 +1,9 @@
 """DP-FedGD: gradient descent on the aggregate."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from fedsofim.linalg import Array
-from strategies.rule import Rule
-
-
-class FedGDBuffers(NamedTuple):
-    """DP-FedGD remembers nothing."""
+from strategies.rule import Nothing, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +17,8 @@ class FedGD(Rule):
         Abadi et al. 2016, https://arxiv.org/abs/1607.00133.
     """
 
-    def init(self, theta: Array) -> FedGDBuffers:
-        return FedGDBuffers()
+    def init(self, theta: Array) -> Nothing:
+        return Nothing()
 
-    def update(self, buffers: FedGDBuffers, G: Array, t: int) -> tuple[FedGDBuffers, Array]:
+    def update(self, buffers: Nothing, G: Array, t: int) -> tuple[Nothing, Array]:
         return buffers, G

@@ -8,12 +8,12 @@ A Flower app of your own can use them as any other strategy:
 
 from strategies.adafedprox import AdaFedProx
 from strategies.adaptive import FedAdam, FedYogi
+from strategies.alone import Alone
 from strategies.base import RuleStrategy
 from strategies.fedavg import FedAvg
 from strategies.fedfc import FedFC
 from strategies.fedgd import FedGD
 from strategies.ftrl import FTRL
-from strategies.local import LocalOnly
 from strategies.pfedsop import PFedSOP
 from strategies.rule import Rule
 from strategies.scaffold import Scaffold
@@ -83,7 +83,7 @@ class PersonalizedSOP(RuleStrategy):
 class LocalTraining(RuleStrategy):
     """Local-only training on Flower: clients send nothing."""
 
-    kind = LocalOnly
+    kind = Alone
 
 
 FLOWER: dict[type[Rule], type[RuleStrategy]] = {

@@ -83,7 +83,7 @@ class Rule(ABC):
 
 
 class Nothing(NamedTuple):
-    """Nothing is shared beyond what the rule broadcasts."""
+    """Nothing is remembered, or shared beyond what the rule broadcasts."""
 
 
 class ServerState(NamedTuple):

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from clients import CLIENTS
-from fedsofim.compose import CONF, compose
+from fedsofim.compose import CONF, compose, make_absolute
+from fedsofim.config import ConfigError
 from fedsofim.run_config import parse
 from strategies import STRATEGIES
 
@@ -45,10 +46,28 @@ def overrides(group, option):
 )
 def test_every_option_of_every_group(group, option):
     values = compose(overrides(group, option))
-    config = parse(values)
-    assert config.rounds >= 1
-    assert "published" not in values["strategy"]
+    parse(values)
+    assert "settings" not in values["strategy"]
     assert "hydra" not in values
+
+
+@pytest.mark.parametrize(
+    ("strategy", "client"), [("fedgd", "alone"), ("fedavg", "alone"), ("alone", "gradient")]
+)
+def test_clients_and_servers_that_do_not_fit_are_refused(strategy, client):
+    with pytest.raises(ConfigError, match="does not go with"):
+        parse(compose([f"strategy={strategy}", f"client={client}"]))
+
+
+def test_all_paths_are_made_absolute(tmp_path):
+    (tmp_path / "w.pt").write_bytes(b"")
+    asked = {"dataset": {"path": "a.npz", "root": None}, "features": {"cache": "c"}}
+    asked |= {"backbone": {"weights": "w.pt"}, "transform": {"probes": "pink"}}
+    make_absolute(asked, tmp_path)
+    assert asked["dataset"] == {"path": str(tmp_path / "a.npz"), "root": None}
+    assert asked["features"]["cache"] == str(tmp_path / "c")
+    assert asked["backbone"]["weights"] == str(tmp_path / "w.pt")
+    assert asked["transform"]["probes"] == "pink"  # a word, not a file
 
 
 def test_every_name_has_a_file_and_every_file_a_name():

@@ -270,7 +270,7 @@ def trained(overrides):
     return e, run(e, begin(e), lambda *_: False)
 
 
-HEAD_ONLY = {"fedfc", "pfedsop", "fedavg_finetune", "local"}
+HEAD_ONLY = {"fedfc", "pfedsop", "fedavg_finetune", "alone"}
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - HEAD_ONLY))

@@ -6,7 +6,6 @@ import torch
 
 from fedsofim.engines import ENGINES
 from fedsofim.experiment import begin, prepare
-from strategies import STRATEGIES
 
 
 def train(config, engine="local"):
@@ -46,28 +45,6 @@ def test_a_clip_that_nothing_reaches_changes_nothing(config_of, small):
     _, clipped, _ = train(config_of(*small, *quiet, "privacy.clip=1e6"))
     _, plain, _ = train(config_of(*small, "privacy=none", "strategy=fedgd"))
     np.testing.assert_array_equal(clipped.server.theta, plain.server.theta)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_run_is_decided_by_its_config(config_of, small, strategy):
-    config = config_of(*small, f"strategy={strategy}")
-    (_, one, seen), (_, two, _) = train(config), train(config)
-    np.testing.assert_array_equal(one.server.theta, two.server.theta)
-    assert len(seen) == one.server.t == 6
-    _, other, _ = train(config_of(*small, f"strategy={strategy}", "seed=1"))
-    assert (one.server.theta != other.server.theta).any()
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_run_can_be_cut_anywhere(config_of, small, strategy):
-    experiment = prepare(config_of(*small, f"strategy={strategy}"))
-    run = ENGINES["local"]
-    whole = run(experiment, begin(experiment), lambda state, G: False)
-    for cut in (1, 3, 5):
-        half = run(experiment, begin(experiment), lambda state, G, cut=cut: state.server.t == cut)
-        assert half.server.t == cut
-        rest = run(experiment, half, lambda state, G: False)
-        np.testing.assert_array_equal(whole.server.theta, rest.server.theta)
 
 
 def test_the_noise_on_the_aggregate_has_the_std_that_is_accounted_for(config_of, small):

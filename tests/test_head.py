@@ -104,6 +104,15 @@ def test_zero_gradients_stay_zero():
     assert not head.clipped_gradient_sum(theta, data, 1.0).any()
 
 
+def test_squares_that_underflow_do_not_hide_a_gradient_from_the_clip(rng):
+    theta, x, y = make(rng, 1, 4, 3, dtype=np.float32)
+    theta[:] = 0
+    theta[y[0], -1] = 53  # the residual is 1e-23, its square is 0 in float32
+    for clip in (1e-25, 1e-30):
+        total = head.clipped_gradient_sum(theta, head.examples(x, y, 3), clip)
+        assert np.linalg.norm(total.astype(float)) <= 1.001 * clip
+
+
 def test_a_huge_gradient_counts_for_the_clip(rng):
     theta, x, y = make(rng, 1, 4, 3)
     total = head.clipped_gradient_sum(theta, head.examples(1e100 * x, y, 3), 2.5)

@@ -22,6 +22,12 @@ def test_on_its_own_direction_it_is_a_shorter_formula(m, rho):
     np.testing.assert_allclose(rank_one_solve(m, rho, m), expected, rtol=1e-6, atol=1e-8)
 
 
+def test_in_float32_a_large_direction_does_not_cancel(rng):
+    m = 50 * rng.normal(size=650).astype(np.float32)
+    expected = m / (0.01 + (m.astype(float) ** 2).sum())
+    np.testing.assert_allclose(rank_one_solve(m, 0.01, m), expected, rtol=1e-4)
+
+
 def test_shape_and_dtype_are_kept_and_inputs_left_alone(rng):
     m, v = rng.normal(size=(2, 3, 4)).astype(np.float32)
     before = m.copy(), v.copy()

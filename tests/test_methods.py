@@ -11,8 +11,8 @@ from dp_accounting import get_epsilon_gaussian
 from clients import Client
 from clients.covariance import Covariance
 from clients.gradient import Gradient
-from clients.local import LocalSteps
 from clients.scaffold import ScaffoldState, ScaffoldSteps
+from clients.steps import LocalSteps
 from clients.tree import Tree
 from fedsofim import head
 from fedsofim.compose import compose
@@ -353,7 +353,7 @@ def test_replacing_a_record_moves_the_covariance_by_at_most_its_sensitivity():
 def test_dp_accounting_agrees_that_the_budget_is_kept(strategy, epsilon):
     config = parse(compose([f"strategy={strategy}", f"privacy.epsilon={epsilon}"]))
     mu = math.sqrt(sum(event.mu**2 for event in config.plan().events()))
-    if strategy == "local":  # nothing is sent
+    if strategy == "alone":  # nothing is sent
         assert config.plan().releases == mu == config.epsilon() == 0
         return
     spent = get_epsilon_gaussian(1 / mu, 1e-5)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from clients import Client
 from clients.alone import Alone
 from clients.finetune import FineTune
-from clients.local import LocalSteps
 from clients.pfedsop import PFedSOP, PFedSOPState, angle, gompertz, personal_step
+from clients.steps import LocalSteps
 from fedsofim import compare, head
 from fedsofim.compose import compose
 from fedsofim.config import ConfigError
@@ -25,7 +25,7 @@ from fedsofim.rng import Purpose, stream
 from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
 from fedsofim.session import run as run_session
-from strategies.local import LocalOnly
+from strategies.alone import Alone as AloneRule
 from strategies.pfedsop import PFedSOP as PFedSOPRule
 from strategies.rule import start, step
 
@@ -235,7 +235,7 @@ def sets(small, seed):
     return [schedule.present(0).tolist(), schedule.present(1).tolist()]
 
 
-@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "local"])
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "alone"])
 def test_models_and_drifts_survive_an_interruption(small, strategy, tmp_path):
     e = experiment(small, f"strategy={strategy}", "participation=0.5", "rounds=6")
     whole = run(e, begin(e), lambda *_: False)
@@ -327,11 +327,11 @@ def test_training_alone_sends_nothing_and_costs_nothing(small):
     program, x, clients = Alone(lr=0.3, steps=2), theta0(), population()
     sent, state = program.release({"theta": x}, clients, program.init(x, 4), plan(9.0, 1.0), refuse)
     assert sent.shape == (4, 0)
-    assert LocalOnly().release_shape(x) == (0,)
+    assert AloneRule().release_shape(x) == (0,)
     sgd, _ = LocalSteps(lr=0.3, steps=2).release({"theta": x}, clients, None, plan(), noise(0))
     np.testing.assert_allclose(state.theta, x - sgd, rtol=1e-12)
     for privacy in ("privacy=dp", "privacy=none", "privacy.noise_multiplier=3"):
-        config = parse(compose(["strategy=local", privacy]))
+        config = parse(compose(["strategy=alone", privacy]))
         assert config.plan().releases == 0
         assert [config.epsilon(t) for t in (0, 1, 70)] == [0, 0, 0]
 
@@ -339,14 +339,14 @@ def test_training_alone_sends_nothing_and_costs_nothing(small):
 def test_training_alone_is_the_same_with_any_budget(small):
     models = []
     for privacy in ("privacy=none", "privacy.epsilon=0.1"):
-        e = experiment(small, "strategy=local", "rounds=3", "client.batch_size=10", privacy)
+        e = experiment(small, "strategy=alone", "rounds=3", "client.batch_size=10", privacy)
         models.append(run(e, begin(e), lambda *_: False).clients.theta)
     np.testing.assert_array_equal(*models)
 
 
 def test_the_server_of_clients_alone_takes_no_learning_rate():
     with pytest.raises(ConfigError, match=r"strategy\.lr=.*client\.lr"):
-        parse(compose(["strategy=local", "+strategy.lr=0.5"]))
+        parse(compose(["strategy=alone", "+strategy.lr=0.5"]))
 
 
 def test_fine_tuning_is_fedavg_until_the_end():
@@ -368,7 +368,7 @@ def test_fine_tuning_is_fedavg_until_the_end():
 # --- a whole run --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "local"])
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "alone"])
 def test_a_run_leaves_a_score_for_every_client(small, strategy, tmp_path):
     values = compose([*small, f"strategy={strategy}", "rounds=3", "participation=0.5"])
     place = run_session(values, tmp_path / "run")
@@ -381,7 +381,7 @@ def test_a_run_leaves_a_score_for_every_client(small, strategy, tmp_path):
     assert summary["accuracy_worst_decile"] == pytest.approx(accuracies.min())
     assert {"round", "accuracy", "loss", "epsilon", "seconds", "accuracy_std"} <= rows[-1].keys()
     assert summary["epsilon"] <= 10
-    assert (summary["epsilon"] == 0) == (strategy == "local")
+    assert (summary["epsilon"] == 0) == (strategy == "alone")
     page = (place.path / "report.html").read_text()
     strips = page.split("Personal models")[1].split("</svg>")[0]
     assert strips.count("<circle") == 6

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from scipy.stats import chi2 as chi2_distribution
 
-from fedsofim import compare, tune
+from fedsofim import compare, curves, tune
 from fedsofim.compose import compose, compose_many, expand
 from fedsofim.config import ConfigError
 from fedsofim.engines import stacked
@@ -23,6 +23,7 @@ from fedsofim.experiment import begin, prepare
 from fedsofim.metrics import measure
 from fedsofim.reproduce import Lab, accuracy_table, mcnemar
 from fedsofim.run_config import parse
+from fedsofim.session import run as run_session
 from fedsofim.sweep import Sweep, run_all
 from fedsofim.tables import Table, paper
 from strategies import STRATEGIES
@@ -50,7 +51,7 @@ def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
     own = {"sofim": "strategy.rho=0.1,10", "adafedprox": "strategy.mu=0,0.5"}.get(
         strategy, "privacy.clip=1,5"
     )
-    rates = [] if strategy == "local" else ["strategy.lr=0.05,0.2"]  # its server takes no step
+    rates = [] if strategy == "alone" else ["strategy.lr=0.05,0.2"]  # its server takes no step
     combinations = expand([*small, f"strategy={strategy}", "privacy.epsilon=5,10", own, *rates])
     configs = [parse(values) for values in compose_many(combinations)]
     groups = {}
@@ -66,7 +67,7 @@ def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
             np.testing.assert_allclose(state.theta, alone.theta, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "local"])
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "alone"])
 def test_a_stack_of_personal_models_is_scored_as_each_alone(small, strategy):
     overrides = [*small, f"strategy={strategy}", "participation=0.5", "privacy.epsilon=5,10"]
     settings = ["strategy.rho=0.5,2", "strategy.lr=0.3,1"] if strategy == "pfedsop" else []
@@ -91,6 +92,22 @@ def test_stacks_keep_apart_what_does_not_belong_together(small):
     for other in ("seed=1", "rounds=5", "aggregation=size", "privacy=none", "partition.clients=3"):
         assert key(other) != key()
     assert key("participation=0.5") != key()
+    assert key("backbone.weights=random") != key()
+    assert key("features.precision=uint8") != key()
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        ["strategy=fedfc", "privacy=none"],
+        ["transform=oracle", "transform.i_know_this_is_not_private=true", "privacy=none,dp"],
+    ],
+)
+def test_a_stack_with_heads_without_noise(small, grid):
+    for result in run_all([parse(v) for v in compose_many(expand([*small, *grid]))], jobs=1):
+        experiment = prepare(parse(compose(expand([*small, *grid])[result.number])))
+        alone = run(experiment, begin(experiment), lambda *_: False).server
+        np.testing.assert_allclose(result.theta, alone.theta, rtol=2e-3, atol=2e-4)
 
 
 def test_composing_many_equals_composing_each():
@@ -149,6 +166,47 @@ def test_mcnemar_is_the_chi_square_test_with_continuity_correction():
         assert mcnemar(int(row["n10"]), int(row["n01"]))[0] == pytest.approx(
             float(row["chi2"]), abs=6e-3
         )
+
+
+def test_a_line_that_was_cut_costs_that_result_only(small, tmp_path):
+    overrides = [*small, "seed=0,1,2"]
+    Sweep(tmp_path / "s", overrides).run(1, lambda *_: None)
+    file = tmp_path / "s" / "results.jsonl"
+    file.write_text(file.read_text()[:-40])
+    Sweep(tmp_path / "s", overrides).run(1, lambda *_: None)
+    assert set(Sweep.open(tmp_path / "s").finished()) == {0, 1, 2}
+
+
+def test_a_mistake_leaves_no_directory(small, tmp_path):
+    for wrong in ("strategy.lr=-1,1", "engine=ray", "seed=0,x"):
+        with pytest.raises(ConfigError):
+            Sweep(tmp_path / "s", [*small, wrong])
+        assert not (tmp_path / "s").exists()
+
+
+def test_a_column_of_numbers_and_words_can_be_written(small, tmp_path):
+    Sweep(tmp_path / "s", [*small, "privacy.noise_multiplier=null,3"]).run(1, lambda *_: None)
+    table = pyarrow.parquet.read_table(tmp_path / "s" / "results.parquet").to_pydict()
+    assert table["privacy.noise_multiplier"] == ["null", "3.0"]
+
+
+def test_runs_are_told_apart_by_all_that_differs_but_the_seed(small, tmp_path):
+    grid = ["seed=0,1", "dataset.holdout=0,0.3", "privacy.noise_multiplier=null,50"]
+    Sweep(tmp_path / "s", [*small, *grid]).run(1, lambda *_: None)
+    found = curves.read([tmp_path / "s", tmp_path / "s"])  # given twice, read once
+    assert len(found) == 8
+    assert len({c.budget for c in found}) == 2  # z = 50 keeps less than 10
+    assert len({c.scene for c in found}) == 2
+    assert {c.label for c in found} == {"sofim"}
+
+
+def test_an_unscored_run_is_no_curve(small, tmp_path):
+    Sweep(tmp_path / "s", small).run(1, lambda *_: None)
+    run_session(compose(small), tmp_path / "r")
+    (tmp_path / "r" / "metrics.jsonl").write_text('{"round": 1, "accuracy": null}\n')
+    assert len(curves.read([tmp_path / "s", tmp_path / "r"])) == 1
+    with pytest.raises(ConfigError, match="no round that was scored"):
+        curves.read([tmp_path / "r"])
 
 
 def test_the_papers_tables_are_whole():
@@ -336,6 +394,10 @@ def test_the_command_line_sweeps_and_reports(small, tmp_path):
         ("sweep", "nonsense.key=1,2"),
         ("reproduce", "table99"),
         ("tune", "strategy=nothing"),
+        ("tune", "strategy=fedgd", "privacy.epsilon=abc"),
+        ("tune", "strategy=fedgd", "rounds=5"),
+        ("tune", "strategy=fedgd", "partition.alpha=0.1,1"),
+        ("run", "dataset=owners", "dataset.classes=3"),
         ("report", "nowhere"),
         ("sweep", "--jobs", "many"),
     ):

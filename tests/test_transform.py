@@ -213,7 +213,7 @@ def test_a_stack_of_runs_gives_each_runs_own_result(small):
     rates = [("strategy=fedgd", "strategy.lr=0.1"), ("strategy=sofim", "privacy.clip=2")]
     experiments = [experiment(small, *o, "rounds=12", "transform.refresh_every=5") for o in rates]
     assert len({stacked.stack_key(e.config) for e in experiments}) == 1
-    together = stacked.run(experiments, lambda servers, memory: None)
+    together = stacked.run(experiments, lambda *_: None)
     for e, server in zip(experiments, together, strict=True):
         alone = run(e, begin(e), lambda *_: False).server
         np.testing.assert_allclose(server.theta, alone.theta, rtol=1e-3, atol=1e-4)

@@ -75,7 +75,7 @@ def test_models_and_drifts_survive_restarts_as_by_hand(
                 np.testing.assert_array_equal(kept[f"memory.{name}"][0], row, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["pfedsop", "fedavg_finetune", "local"])
+@pytest.mark.parametrize("name", ["pfedsop", "fedavg_finetune", "alone"])
 def test_a_deployment_has_no_personal_scores(
     name: str, owners: list[dict[str, Any]], tmp_path: Path, data_file: Path
 ) -> None:
@@ -83,5 +83,5 @@ def test_a_deployment_has_no_personal_scores(
     assert [row["accuracy"] for row in place.metrics()] == [None] * 3
     assert not (place.path / "personal.json").exists()
     spent = place.metrics()[-1]["epsilon"]
-    assert (spent == 0) == (name == "local")
+    assert (spent == 0) == (name == "alone")
     assert spent <= 10

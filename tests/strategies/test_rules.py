@@ -7,8 +7,8 @@ import pytest
 
 from fedsofim.config import ConfigError
 from strategies import STRATEGIES
+from strategies.alone import Alone
 from strategies.fedgd import FedGD
-from strategies.local import LocalOnly
 from strategies.pfedsop import PFedSOP
 from strategies.rule import aggregate, start, step
 
@@ -77,7 +77,7 @@ def test_every_rule_broadcasts_its_parameters(rule, theta):
 
 
 def test_every_rule_goes_down_a_bowl(rule):
-    if isinstance(rule, PFedSOP | LocalOnly):
+    if isinstance(rule, PFedSOP | Alone):
         pytest.skip("its clients go, each by itself; the server has no model")
     theta = np.full((2, 3), 10.0)
     state = start(rule, theta)

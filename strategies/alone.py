@@ -1,21 +1,16 @@
 """Local-only training: the server that is told nothing."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from fedsofim.config import require
 from fedsofim.linalg import Array
-from strategies.rule import Rule
-
-
-class NoBuffers(NamedTuple):
-    """Nothing is remembered."""
+from strategies.rule import Nothing, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalOnly(Rule):
+class Alone(Rule):
     """Local-only training, the reference for methods with personal models.
 
     Clients begin with the server's parameters, train by themselves and send nothing.
@@ -33,8 +28,8 @@ class LocalOnly(Rule):
         """The shape of what one client releases in a round: nothing."""
         return (0,)
 
-    def init(self, theta: Array) -> NoBuffers:
-        return NoBuffers()
+    def init(self, theta: Array) -> Nothing:
+        return Nothing()
 
-    def update(self, buffers: NoBuffers, G: Array, t: int) -> tuple[NoBuffers, Array]:
+    def update(self, buffers: Nothing, G: Array, t: int) -> tuple[Nothing, Array]:
         return buffers, np.zeros((), G.dtype)
