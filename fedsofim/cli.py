@@ -80,7 +80,9 @@ def main() -> None:
 
 def _main(arguments: Sequence[str]) -> None:
     command, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
-    if command in ("--help", "-h", "help"):
+    if command == "help" and rest and rest[0] in COMMANDS:
+        COMMANDS[rest[0]](["--help"])
+    elif command in ("--help", "-h", "help"):
         print(USAGE)
     elif command == "--version":
         print(f"fedsofim {__version__}")

@@ -53,6 +53,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 def _coerce(kind: Any, value: Any, where: str) -> Any:
     """Check `value` against the annotation `kind`, turning whole numbers into what it asks for."""
+    require(value != "???", f"{where}: a value is missing")  # Hydra's way to say so
     if isinstance(kind, types.UnionType):
         if value is None:
             return None

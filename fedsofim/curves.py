@@ -49,6 +49,7 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     if not runs:
         raise ConfigError(f"{', '.join(map(str, paths))}: no round that was scored")
     flat = [dict(_flatten(run.config)) for run in runs]
+    require(all("strategy.name" in one for one in flat), "a run's config.yaml names no strategy")
     scenes = _scenes([run.config for run in runs], flat)
     budgets = [_budget(run.charged) for run in runs]
     labels = _labels(flat, list(zip(scenes, budgets, strict=True)))

@@ -10,7 +10,7 @@ from data.datasets import DatasetConfig, load
 from data.partition import statistics
 from fedsofim import figures
 from fedsofim.compose import EPSILONS, compose
-from fedsofim.config import choose, require
+from fedsofim.config import require
 from fedsofim.files import write_whole
 from fedsofim.reproduce import (
     METHODS,
@@ -43,7 +43,9 @@ def reproduce(
         features: the file of VGG-16 features for tables 5 and 6.
     """
     makers = {name: make for name, make in MAKERS.items() if what != "all" or name not in VGG}
-    make = makers if what == "all" else {what: choose(MAKERS, what, "reproduce")}
+    names = (*MAKERS, "all")
+    require(what in names, f"reproduce {what}: unknown; choose one of {', '.join(names)}")
+    make = makers if what == "all" else {what: MAKERS[what]}
     require(what not in VGG or features is not None, f"{what}: give --features FILE (VGG-16's)")
     extra = [f"settings={settings}", *([f"dataset.path={features}"] if what in VGG else [])]
     directory.mkdir(parents=True, exist_ok=True)
@@ -116,9 +118,15 @@ def _write(table: Table, stem: Path, narrow: bool = False) -> None:
     shown = list(range(len(table.header)))
     if narrow:  # the first and the last round; the files have all
         shown = [0, 1, 2, 3, *shown[-5:]]
+    if not console.is_terminal:  # whole, however narrow the pipe is taken to be
+        console.print(table.title, soft_wrap=True, markup=False)
+        for row in (table.header, *table.rows):
+            cells = (f"{row[i]:>14}" for i in shown)
+            console.print(" ".join(cells), soft_wrap=True, markup=False)
+        return
     rich = RichTable(title=table.title, title_justify="left")
     for i in shown:
-        rich.add_column(table.header[i], justify="right")
+        rich.add_column(table.header[i], justify="right", no_wrap=i < 2)
     for row in table.rows:
         rich.add_row(*(row[i] for i in shown))
     console.print(rich)

@@ -71,6 +71,12 @@ def resume(
 
 
 def _prepare(config: Config) -> Experiment:
+    require(
+        config.engine.name in ENGINES,
+        "engine=flower: is what 'flwr run' uses; start with flwr run . --run-config "
+        "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
+        "or choose engine=ray",
+    )
     with watching(console) as watch:
         config.extraction.file(watch)
     return prepare(config)

@@ -39,18 +39,17 @@ def paper(name: str) -> list[dict[str, str]]:
 
 
 class Table(NamedTuple):
-    """A table of texts with a title and notes."""
+    """A table of texts with a title."""
 
     title: str
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         """As GitHub shows it."""
         lines = [f"**{self.title}**", "", _pipes(self.header), _pipes("---:" for _ in self.header)]
         lines += [_pipes(row) for row in self.rows]
-        return "\n".join([*lines, "", *self.notes]) + "\n"
+        return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
         """With a header line."""

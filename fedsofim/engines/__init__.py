@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from fedsofim.config import ConfigError
 from fedsofim.engines.local import OnRound
 from fedsofim.engines.local import run as run_local
 from fedsofim.experiment import Experiment, RunState
@@ -18,13 +17,5 @@ def run_ray(experiment: Experiment, state: RunState, on_round: OnRound) -> RunSt
     return run(experiment, state, on_round)
 
 
-def run_flower(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
-    """Refuse: without `flwr run` there is no grid to send messages over."""
-    raise ConfigError(
-        "engine=flower: is what 'flwr run' uses; start with flwr run . --run-config "
-        "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
-        "or choose engine=ray"
-    )
-
-
-ENGINES: dict[str, Run] = {"local": run_local, "ray": run_ray, "flower": run_flower}
+# The third, engine=flower, is what 'flwr run' brings with it.
+ENGINES: dict[str, Run] = {"local": run_local, "ray": run_ray}
