@@ -193,5 +193,5 @@ def write_settings(dataset: str, strategy: str, choices: Mapping[float, Choice])
     path = CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     found = {"settings": {"found": True}, "strategy": {"settings": settings}}
-    path.write_text(text + yaml.safe_dump(found, sort_keys=False))
+    path.write_text(text + yaml.safe_dump(found, sort_keys=False, default_flow_style=None))
     return path
