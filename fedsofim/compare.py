@@ -125,7 +125,8 @@ def _targets(curves: Sequence[Curve], budgets: Sequence[float | None]) -> str:
         for label, points in groups.items():
             reached = next((f"{p.x:g}" for p in points if p.y >= TARGET * best), "never")
             last = points[-1]
-            spread = f" ± {last.band:.2f}" if len(grouped[label]) > 1 else ""
+            finished = [run for run in grouped[label] if run.rows[-1]["round"] == last.x]
+            spread = f" ± {last.band:.2f}" if len(finished) > 1 else ""
             columns[-1][label] = (f"{last.y:.2f}{spread}", reached, last.y == best)
     order = sorted(labels, key=lambda k: -max(c.final for c in curves if c.label == k))
     head = "".join(f'<th scope="colgroup" colspan="2">{_name(b)}</th>' for b in budgets)
