@@ -15,8 +15,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from clients import Client
+from clients.account import check_ahead
 from clients.base import DeployedClient, Fit, SimulatedClients
-from clients.owner import Owner, check_ahead
+from clients.owner import Owner
 from data.records import Records, open_records
 from fedsofim.config import ConfigError, build, require
 from fedsofim.experiment import divide, load_data

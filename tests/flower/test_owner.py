@@ -300,7 +300,7 @@ def test_a_deployment_continues_from_its_checkpoint_for_free(
     place = server_app.serve(InProcessGrid(owners), resume=str(tmp_path / "run"))
     assert [row["round"] for row in place.metrics()] == [1, 2, 3, 4]
     for owner in owners:
-        events = [charge.event for charge in ledger_of(owner).charges()]
+        events = [charge.event("replace-one") for charge in ledger_of(owner).charges()]
         assert len(events) == 4
         assert epsilon_of(compose_events(events), 1e-5) == pytest.approx(10, rel=1e-6)
 
@@ -345,9 +345,9 @@ def test_a_server_without_data_trains_unscored(
 @pytest.mark.parametrize(
     ("U_G", "U_A", "told"),
     [
-        (np.eye(CLASSES), None, "factor should be a finite"),
-        (np.eye(CLASSES + 1), np.eye(FEATURES + 1), "factor should be a finite"),
-        (np.eye(CLASSES) * np.nan, np.eye(FEATURES + 1), "factor should be a finite"),
+        (np.eye(CLASSES), None, "U_A: should be finite"),
+        (np.eye(CLASSES + 1), np.eye(FEATURES + 1), "U_G: should be finite"),
+        (np.eye(CLASSES) * np.nan, np.eye(FEATURES + 1), "U_G: should be finite"),
         (np.eye(CLASSES), np.diag([1e-5] + [1.0] * FEATURES), "magnify rounding"),
     ],
 )
