@@ -174,6 +174,25 @@ def test_rounds_are_counted_by_the_owner_not_by_the_server(
     assert "too small" in said[4]["error"]
 
 
+def test_a_server_cannot_take_the_noise_away_in_the_middle_of_an_epoch(
+    owners: list[dict[str, Any]], values: Values
+) -> None:
+    """What costs nothing there does so because the epoch was paid for, with its noise."""
+    terms = ["partition.clients=1", "strategy=ftrl", "client.batches=4", "client.rounds=4"]
+    job, longer, bare = (
+        parse(values(*terms, *more)).text
+        for more in ([], ["output.checkpoint_every=9"], ["privacy=none", "privacy.clip=1000"])
+    )
+    grid, theta = InProcessGrid(owners[:1]), np.zeros((CLASSES, FEATURES + 1), np.float32)
+    assert "release" in ask(grid, question(job, 0, theta))[0]
+    assert "release" in ask(grid, question(longer, 1, theta))[0]
+    arrays, said = ask(grid, question(bare, 2, theta))
+    assert not arrays
+    assert said["refused"]
+    assert "began on other terms" in said["error"]
+    assert len(ledger_of(owners[0]).charges()) == 2
+
+
 def test_a_spent_budget_ends_in_refusal(
     alone: tuple[InProcessGrid, str, Any], owners: list[dict[str, Any]]
 ) -> None:
