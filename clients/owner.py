@@ -5,9 +5,15 @@ operating system, and keeps on its own disk what must last: the ledger, what its
 and the last release of each run. Asked for that one again, in the same words, it sends the very
 same numbers, which costs nothing; asked in any other words, it charges again or refuses. What a
 release costs depends on how many it has made itself, never on the round the server speaks of.
+
+A run keeps the terms of its first charge: what costs nothing later is free only because of what was
+paid before, and a tree's noise hides nothing under another clip. What the server sends is checked
+before it is used, and what leaves is one head or nothing. Of a fault that records may have caused,
+the server learns that there was one, and no more.
 """
 
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -17,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clients.account import agreed, digest_of, event_of, setup_event
 from clients.program import Client, Program, transformed
 from fedsofim.config import ConfigError, require
 from fedsofim.files import write_whole
@@ -25,14 +32,17 @@ from fedsofim.linalg import Array
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.entropy import SystemNoise
 from fedsofim.privacy.ledger import Charge, Ledger, RefusedError
-from fedsofim.privacy.mechanism import Adjacency, NormalSource, sensitivity
+from fedsofim.privacy.mechanism import NormalSource
 from fedsofim.privacy.plan import Plan
-from fedsofim.protocol import SETUP
 from fedsofim.tree import flatten, unflatten
 
 # A clipped sum is transformed as a whole, so a transform also scales the rounding errors of the
 # sum, which are 1e-7 of it: this leaves them below a thousandth of the clip.
 MAX_SPREAD = 1e4
+# What a program may be sent beyond its needs: a proximal pull, and the factors of a transform.
+OPTIONAL = frozenset({"mu", "U_G", "U_A"})
+# All that a server hears of a fault that may say something about records.
+UNTOLD = "it could not answer; its owner's log says why"
 
 
 class Request(NamedTuple):
@@ -52,56 +62,19 @@ class Request(NamedTuple):
 
 
 class _Saved(NamedTuple):
-    """The last release of a run, and what the program remembers after it."""
+    """The last release of a run, how many were made up to it, and what is remembered after it."""
 
     digest: str
     release: Array
+    made: int
     memory: dict[str, Array]
 
 
-def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
-    """What `count` releases do to a record, by the noise that this client alone adds.
-
-    The plan may lean on other clients' noise or on a weaker notion of neighbours; an owner that
-    trusts neither counts its own.
-    """
-    z = plan.client_noise_multiplier
-    return GaussianEvent(sensitivity(plan.clip, adjacency), plan.clip * z if z else 0.0, count)
-
-
-def setup_event(plan: Plan, adjacency: Adjacency) -> GaussianEvent | None:
-    """What the release before the first round does to a record, if there is one."""
-    if not plan.setup_share:
-        return None
-    setup = plan.events(0)[0]
-    # Replacing a record is removing one and adding one.
-    twice = adjacency == "replace-one" and plan.adjacency == "add-remove"
-    factor = math.sqrt(plan.sharers) * (2 if twice else 1)
-    return GaussianEvent(setup.sensitivity * factor, setup.std)
-
-
-class Account(NamedTuple):
-    """What one run has been charged for: releases in rounds, and whether the set-up was."""
-
-    made: int
-    charged: float
-    set_up: bool
-
-
-def account(ledger: Ledger, run: str) -> Account:
-    """What the ledger says about a run."""
-    mine = [charge for charge in ledger.charges() if charge.run == run]
-    rounds = [charge.count for charge in mine if charge.round != SETUP]
-    return Account(len(rounds), float(sum(rounds)), len(rounds) < len(mine))
-
-
-def check_ahead(ledger: Ledger, program: Program, plan: Plan, *, run: str, rounds: int) -> None:
-    """Refuse a run that the budget does not cover to its end: better now than in the middle."""
-    made, _, set_up = account(ledger, run)
-    left = max(0.0, program.cost(rounds) - program.cost(min(made, rounds)))
-    events = [event_of(plan, left, ledger.budget.adjacency)]
-    setup = setup_event(plan, ledger.budget.adjacency)
-    ledger.check(events if setup is None or set_up else [setup, *events])
+def untold(error: Exception) -> ConfigError:
+    """What to tell the server instead of this error, which goes to the owner's own log."""
+    unforeseen = not isinstance(error, ConfigError)
+    logging.getLogger(__name__).error("Not told to the server: %s", error, exc_info=unforeseen)
+    return ConfigError(UNTOLD)
 
 
 class Owner:
@@ -128,18 +101,21 @@ class Owner:
         """What the server is sent once, before the first round; see `release`."""
         event = setup_event(plan, self.ledger.budget.adjacency)
         with self.ledger.locked():
-            made = account(self.ledger, request.run)
+            known = agreed(self.ledger, program, plan, request.run)
             digest, file = request.digest({}), self._file(request.run, "-setup")
             saved = self._saved(file)
             if saved is not None and saved.digest == digest:
-                return saved.release, made.charged
+                return saved.release, known.charged
             require(event is not None, "this client releases nothing before the first round")
             assert event is not None
-            self._charge(request.run, SETUP, event)
-            released = program.setup([self.client], plan, self._noise)
-            assert released is not None
-            self._save(file, _Saved(digest, released[0], {}))
-            return released[0], made.charged
+            self._charge(request, digest_of(program, plan), event)
+            try:
+                released = program.setup([self.client], plan, self._noise)
+                assert released is not None
+            except Exception as error:
+                raise untold(error) from None
+            self._save(file, _Saved(digest, released[0], 0, {}))
+            return released[0], known.charged
 
     def release(
         self, program: Program, plan: Plan, received: Mapping[str, Array], request: Request
@@ -147,51 +123,68 @@ class Owner:
         """What the server is sent in a round, and all that the run has been charged for so far.
 
         Raises:
-            RefusedError: if the ledger does not cover it.
+            RefusedError: if the ledger does not cover it, or the run began on other terms.
         """
-        self._check(received)
+        self._check(program, received)
         with self.ledger.locked():
-            made, charged, _ = account(self.ledger, request.run)
+            made, charged, _, _ = agreed(self.ledger, program, plan, request.run)
             digest, file = request.digest(received), self._file(request.run)
             saved = self._saved(file)
             if saved is not None and saved.digest == digest:
                 return saved.release, charged
             before = self._memory(program, received["theta"], saved, made)
             count = program.cost(made + 1) - program.cost(made)
-            self._charge(
-                request.run, request.t, event_of(plan, count, self.ledger.budget.adjacency)
-            )
-            releases, after = program.release(
-                received, transformed([self.client], received), before, plan, self._noise
-            )
-            self._save(file, _Saved(digest, releases[0], flatten(after)))
-            return releases[0], charged + count
+            event = event_of(plan, count, self.ledger.budget.adjacency)
+            self._charge(request, digest_of(program, plan), event)
+            try:
+                (release,), after = program.release(
+                    received, transformed([self.client], received), before, plan, self._noise
+                )
+            except Exception as error:
+                raise untold(error) from None
+            self._check_release(release, received["theta"], event)
+            self._save(file, _Saved(digest, release, made + 1, flatten(after)))
+            return release, charged + count
 
     def _noise(self, client: int, draw: int) -> NormalSource:
         return self.noise
 
-    def _check(self, received: Mapping[str, Array]) -> None:
-        theta = received.get("theta")
-        data = examples_of(self.client.data)
-        rows, width = data.target.shape[0], data.x.shape[0]
-        fits = theta is not None and theta.shape == (rows, width) and theta.dtype == np.float32
-        if not fits:
-            raise ConfigError(
-                f"the model should be a float32 array of shape {(rows, width)} for "
-                f"{width - 1} features; it is {None if theta is None else theta.shape}"
-            )
+    def _check(self, program: Program, received: Mapping[str, Array]) -> None:
+        """Take only what the program reads, in the shapes of one head.
 
-        if "U_G" in received or "U_A" in received:
-            _check_factor(received.get("U_G"), rows)
-            _check_factor(received.get("U_A"), width)
+        A stack of heads would share its noise, and the difference of two of them would show what
+        is under it.
+        """
+        data = examples_of(self.client.data)
+        K, width = data.target.shape[0], data.x.shape[0]
+        shapes = {"theta": [(K, width)], "U_G": [(K, K)], "U_A": [(width, width)]}
+        factors = {"U_G", "U_A"} if received.keys() & {"U_G", "U_A"} else set()
+        for name in sorted(received.keys() | program.needs | factors):
+            require(name in program.needs | OPTIONAL, f"{name}: this client does not take it")
+            array, right = received.get(name), shapes.get(name, [(), (K, width)])
+            good = array is not None and array.shape in right and array.dtype == np.float32
+            require(
+                good and bool(np.isfinite(np.asarray(array)).all()),
+                f"{name}: should be finite numbers in a float32 array of shape "
+                f"{' or '.join(map(str, right))}, for {K} classes and {width - 1} features",
+            )
+        if factors:
             spread = float(np.linalg.cond(received["U_G"]) * np.linalg.cond(received["U_A"]))
             require(spread <= MAX_SPREAD, "the transform would magnify rounding beyond the clip")
 
-    def _charge(self, run: str, t: int, event: GaussianEvent) -> None:
+    def _check_release(self, release: Array, theta: Array, event: GaussianEvent) -> None:
+        """Send one head, which is hidden or paid for; or nothing at all."""
+        bare = event.std == 0 and event.count == 0 and math.isfinite(self.ledger.budget.epsilon)
+        if release.size and (bare or release.shape != theta.shape):
+            raise RefusedError("what this would send is not one release that was charged")
+
+    def _charge(self, request: Request, terms: str, event: GaussianEvent) -> None:
         self.ledger.charge(
             Charge(
-                run=run,
-                round=t,
+                run=request.run,
+                round=request.t,
+                terms=terms,
+                adjacency=self.ledger.budget.adjacency,
                 sensitivity=event.sensitivity,
                 std=event.std,
                 count=event.count,
@@ -199,13 +192,13 @@ class Owner:
         )
 
     def _memory(self, program: Program, theta: Array, saved: _Saved | None, made: int) -> Any:
-        """What the program remembers after the releases it has made."""
-        blank = program.init(theta, 1)
-        if saved is not None:
-            return unflatten(blank, saved.memory)
-        if made and flatten(blank):
+        """What the program remembers after the releases that the ledger says it made."""
+        blank, kept = program.init(theta, 1), 0 if saved is None else saved.made
+        if kept > made:
+            raise RefusedError("the ledger lacks charges for releases that were made")
+        if kept < made and flatten(blank):
             raise RefusedError("what this client remembers of the run is lost")
-        return blank
+        return blank if saved is None else unflatten(blank, saved.memory)
 
     def _file(self, run: str, suffix: str = "") -> Path:
         # The name comes from the server, and must not lead out of the directory.
@@ -219,21 +212,14 @@ class Owner:
             with np.load(file, allow_pickle=False) as arrays:
                 flat = dict(arrays)
             memory = {k[7:]: v for k, v in flat.items() if k.startswith("memory.")}
-            return _Saved(str(flat["digest"]), flat["release"], memory)
+            return _Saved(str(flat["digest"]), flat["release"], int(flat["made"]), memory)
         except Exception as error:  # a damaged archive can fail in any of its parts
-            raise RefusedError(f"{file}: damaged ({error})") from None
+            untold(error)
+            raise RefusedError("what this client kept of the run is damaged") from None
 
     def _save(self, file: Path, saved: _Saved) -> None:
         buffer = BytesIO()
-        flat: dict[str, Any] = {"digest": saved.digest, "release": saved.release}
+        flat: dict[str, Any] = {k: v for k, v in saved._asdict().items() if k != "memory"}
         flat |= {f"memory.{name}": rows for name, rows in saved.memory.items()}
         np.savez(buffer, **flat)
         write_whole(file, buffer.getvalue())
-
-
-def _check_factor(U: Array | None, size: int) -> None:
-    good = U is not None and U.shape == (size, size) and U.dtype == np.float32
-    require(
-        good and bool(np.isfinite(np.asarray(U)).all()),
-        f"the transform's factor should be a finite float32 array of shape {(size, size)}",
-    )

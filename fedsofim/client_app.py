@@ -6,22 +6,23 @@ Which of the two it is, the node's own config says, never the server: a node who
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients import Client
+from clients.account import check_ahead
 from clients.base import DeployedClient, Fit, SimulatedClients
-from clients.owner import Owner, check_ahead
-from data.records import Records, open_records
+from clients.owner import Owner, untold
+from data.records import Records
 from fedsofim.config import ConfigError, build, require
 from fedsofim.experiment import divide, load_data
 from fedsofim.linalg import Array
-from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
+from fedsofim.node import Node
+from fedsofim.privacy.ledger import RefusedError
 from fedsofim.privacy.plan import Plan
 from fedsofim.protocol import SETUP
 from fedsofim.rng import Purpose, stream
@@ -31,38 +32,6 @@ from fedsofim.wire import pack, unpack
 app = ClientApp()
 Arrays = dict[str, Array]
 Values = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """What an owner decides, in its SuperNode's `--node-config`.
-
-    Attributes:
-        partition_id: its number among the clients, from 0.
-        data: its `.npz` file.
-        state: its own directory for the ledger and all that must last.
-        epsilon: what it allows about one record, over all runs together.
-        delta: of that budget.
-        adjacency: of that budget.
-        num_partitions: not used; Flower's examples set it.
-    """
-
-    partition_id: int
-    data: str
-    state: str
-    epsilon: float
-    delta: float
-    adjacency: Literal["replace-one", "add-remove"] = "replace-one"
-    num_partitions: int = 0
-
-    def ledger(self) -> Ledger:
-        """The owner's account."""
-        budget = Budget(epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency)
-        return Ledger(Path(self.state) / "ledger.jsonl", budget)
-
-    def records(self) -> Records:
-        """The owner's records."""
-        return open_records(Path(self.data), Path(self.state))
 
 
 @app.query()
@@ -82,15 +51,25 @@ def _answer(
     context: Context,
     reply: Callable[[Arrays, Values, Node | None], tuple[Arrays, Values]],
 ) -> Message:
-    """Reply; what is wrong is told to the server in one line, for people to read there."""
+    """Reply; what is wrong is told to the server in one line, for people to read there.
+
+    What an owner did not foresee is not told, for nobody knows what it says about records.
+    """
     try:
         node = _node(context.node_config)
         content = pack(*reply(*unpack(message.content), node))
     except ConfigError as error:
-        client = int(context.node_config.get("partition-id", -1))
-        refused = isinstance(error, RefusedError)
-        content = pack({}, {"error": str(error), "refused": refused, "client": client})
+        content = _refusal(error, context)
+    except Exception as error:
+        if "data" not in context.node_config:
+            raise
+        content = _refusal(untold(error), context)
     return Message(content, reply_to=message)
+
+
+def _refusal(error: ConfigError, context: Context) -> RecordDict:
+    client, refused = context.node_config.get("partition-id", -1), isinstance(error, RefusedError)
+    return pack({}, {"error": str(error), "refused": refused, "client": client})
 
 
 def _node(values: Mapping[str, Any]) -> Node | None:
@@ -105,12 +84,20 @@ def _node(values: Mapping[str, Any]) -> Node | None:
 def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
     if node is None:
         return {}, {"owner": False}
-    records = node.records()
+    records = _records(node)
     config = _agreed(values["job"])
     rounds = config.schedule.busiest(config.rounds)
     check_ahead(node.ledger(), config.client, config.plan(), run=values["run"], rounds=rounds)
-    size, features = len(records.y), records.features
-    return {}, {"owner": True, "client": node.partition_id, "size": size, "features": features}
+    said = {"size": len(records.y), "features": records.features, "classes": records.classes}
+    return {}, {"owner": True, "client": node.partition_id, **said}
+
+
+def _records(node: Node) -> Records:
+    """An owner's records; what is wrong with them is the owner's to know."""
+    try:
+        return node.records()
+    except Exception as error:
+        raise untold(error) from None
 
 
 def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
@@ -149,18 +136,18 @@ def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
     require(t == SETUP or 0 <= t < config.rounds, f"round {t}: there is none")
-    records = node.records()
-    theta = arrays.get("theta")
-    require(t == SETUP or (theta is not None and theta.ndim == 2), "theta: there is no model")
-    data = records.examples(int(records.y.max()) + 1 if theta is None else len(theta))
-    owner = Owner(Client(node.partition_id, data), Path(node.state), node.ledger())
+    mine = Client(node.partition_id, _records(node).examples())
+    owner = Owner(mine, Path(node.state), node.ledger())
     client = DeployedClient(config.client, config.plan(), owner)
     return client.fit(list(arrays.values()), {**values, "names": list(arrays)})
 
 
 def _agreed(job: str) -> Config:
     """The run that the server proposes, if it is one that an owner can take part in."""
-    config = parse(json.loads(job))
+    values = json.loads(job)
+    # Else they would be counted in a file that the server names, on this machine.
+    require(values["partition"].get("clients") is not None, "partition.clients: say how many")
+    config = parse(values)
     if config.privacy.trust != "server":
         raise RefusedError(
             "privacy.trust=aggregate: there is no secure aggregation here, the server would see "

@@ -55,7 +55,15 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", required=True, metavar="HOST:PORT")
     parser.add_argument("--ca", required=True, type=Path, help="the server's ca.crt")
     parser.add_argument("--id", required=True, type=int, help="this client's number, from 0")
-    parser.add_argument("--data", required=True, type=Path, help="an .npz file with x and y")
+    parser.add_argument(
+        "--data",
+        required=True,
+        type=Path,
+        help="an .npz file with x and y, or train_x and train_y as 'fedsofim features' writes it",
+    )
+    parser.add_argument(
+        "--classes", required=True, type=int, help="how many classes there are, labels from 0"
+    )
     parser.add_argument(
         "--epsilon", required=True, type=float, help="all that may be learned about one record"
     )
@@ -139,26 +147,29 @@ def register(key: Path, variables: Mapping[str, str] | None = None, name: str = 
 
 
 def _client(chosen: argparse.Namespace) -> None:
-    """Make the key if there is none, and keep a SuperNode running on the owner's data."""
+    """Check all that was given, make the key if there is none, and keep a SuperNode running.
+
+    What is wrong with the data is told here, to its owner; the server will not be told.
+    """
+    from fedsofim.keys import check_certificate
+    from fedsofim.node import Node
+
     folder = chosen.dir.resolve()
-    key = prepare_client(folder)
-    require(chosen.data.is_file(), f"{chosen.data}: there is no such data file")
-    require(
-        chosen.ca.is_file(), f"{chosen.ca}: there is no such certificate; ask the server for it"
+    node = Node(
+        partition_id=chosen.id,
+        data=str(chosen.data.resolve()),
+        classes=chosen.classes,
+        state=str(folder),
+        epsilon=chosen.epsilon,
+        delta=chosen.delta,
+        adjacency=chosen.adjacency,
     )
+    check_certificate(chosen.ca)
+    records = node.records()
+    print(f"{len(records.y)} records with {records.features} features", flush=True)
+    key = prepare_client(folder)
     command = client_command(
-        folder,
-        server=chosen.server,
-        certificate=chosen.ca,
-        node=node_config(
-            client=chosen.id,
-            data=chosen.data,
-            folder=folder,
-            epsilon=chosen.epsilon,
-            delta=chosen.delta,
-            adjacency=chosen.adjacency,
-        ),
-        port=chosen.port,
+        folder, server=chosen.server, certificate=chosen.ca, node=node.text(), port=chosen.port
     )
     print(f"Public key, for the server to register: {key}", flush=True)
     _supervise(command)
@@ -170,17 +181,6 @@ def prepare_client(folder: Path) -> Path:
 
     file = folder / "client"
     return file.with_suffix(".pub") if file.exists() else make_key(file)
-
-
-def node_config(
-    *, client: int, data: Path, folder: Path, epsilon: float, delta: float, adjacency: str
-) -> str:
-    """What the owner decides, as Flower takes it."""
-    for path in (data, folder):
-        require('"' not in str(path) and "'" not in str(path), f"{path}: has a quote in its name")
-    texts = {"data": data.resolve(), "state": folder.resolve(), "adjacency": adjacency}
-    quoted = " ".join(f'{key}="{value}"' for key, value in texts.items())
-    return f"partition-id={client} epsilon={epsilon!r} delta={delta!r} {quoted}"
 
 
 def client_command(

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from fedsofim.config import ConfigError, require
+
 LIFETIME = timedelta(days=825)
 
 
@@ -72,6 +74,15 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def check_certificate(file: Path) -> None:
+    """Refuse a file that is not a certificate."""
+    require(file.is_file(), f"{file}: there is no such certificate; ask the server for its ca.crt")
+    try:
+        x509.load_pem_x509_certificates(file.read_bytes())
+    except ValueError:
+        raise ConfigError(f"{file}: not a certificate; ask the server for its ca.crt") from None
 
 
 def make_key(file: Path) -> Path:

@@ -17,6 +17,7 @@ from data.datasets import load
 from data.place import editable_root
 from fedsofim import deploy
 from fedsofim.config import ConfigError, require
+from fedsofim.node import Node
 from fedsofim.overrides import compose_told
 from fedsofim.run_config import parse
 
@@ -38,11 +39,11 @@ def rehearse(folder: Path | None, *, clients: int, rounds: int, overrides: Seque
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
         folder = folder.resolve()
         settings = [f"partition.clients={clients}", f"rounds={rounds}", *overrides]
-        files = deal_out(folder, settings)
+        files, classes = deal_out(folder, settings)
         federation = stack.enter_context(Federation(folder))
         federation.serve()
         for i, file in enumerate(files):
-            federation.add_client(i, file)
+            federation.add_client(i, file, classes)
         federation.train(project, settings)
 
 
@@ -54,8 +55,12 @@ def project_root() -> Path:
     return root
 
 
-def deal_out(folder: Path, overrides: Sequence[str]) -> list[Path]:
-    """Divide a data set as a simulation would, and write each client's records to its own file."""
+def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
+    """Divide a data set as a simulation would, and write each client's records to its own file.
+
+    Returns:
+        The files, and how many classes there are.
+    """
     config = parse(compose_told(list(overrides)))
     data = load(config.dataset, config.extraction.file())
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
@@ -64,7 +69,7 @@ def deal_out(folder: Path, overrides: Sequence[str]) -> list[Path]:
         files.append(folder / f"client{i}" / "records.npz")
         files[-1].parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         np.savez(files[-1], x=data.train_x[part], y=data.train_y[part])
-    return files
+    return files, data.classes
 
 
 class Federation:
@@ -120,27 +125,27 @@ class Federation:
         key = deploy.prepare_client(self.folder / f"client{client}")
         deploy.register(key, self.environment, name=f"client{client}")
 
-    def add_client(self, client: int, data: Path, *, epsilon: float = 10.0) -> None:
+    def add_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
         """Register a client and start it."""
         self.register(client)
-        self.start_client(client, data, epsilon=epsilon)
+        self.start_client(client, data, classes, epsilon=epsilon)
 
-    def start_client(self, client: int, data: Path, *, epsilon: float = 10.0) -> None:
+    def start_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
         """Start a client that is registered."""
         place = self.folder / f"client{client}"
-        node = deploy.node_config(
-            client=client,
-            data=data,
-            folder=place,
+        node = Node(
+            partition_id=client,
+            data=str(data),
+            classes=classes,
+            state=str(place),
             epsilon=epsilon,
             delta=1e-5,
-            adjacency="replace-one",
         )
         command = deploy.client_command(
             place,
             server=f"127.0.0.1:{self.port}",
             certificate=self.folder / "server" / "ca.crt",
-            node=node,
+            node=node.text(),
             port=free_port(),
         )
         self.nodes[client] = self.start(command, f"client{client}")

@@ -61,6 +61,7 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
         job=config.text,
         run=record.get("run") or secrets.token_hex(16),
         features=None if test is None else test.x.shape[0] - 1,
+        classes=config.dataset.classes if test is None else len(test.target),
     )
     least = config.partition.clients if not path else config.engine.min_clients
     if not roster.wait(grid, least or config.partition.clients, config.engine.wait):

@@ -29,12 +29,14 @@ class Member(NamedTuple):
         client: for whom it speaks, if it is an owner.
         size: how many records it has; public.
         features: how many features a record has.
+        classes: how many classes its owner says there are.
     """
 
     owner: bool
     client: int = -1
     size: int = 0
     features: int = 0
+    classes: int = 0
 
 
 class Roster:
@@ -45,10 +47,20 @@ class Roster:
         job: the run's config, which nodes are shown before they join.
         run: the run's own name.
         features: how many features the model takes, if that is settled.
+        classes: how many classes the model tells apart, if that is settled.
     """
 
-    def __init__(self, *, clients: int, job: str, run: str = "", features: int | None = None):
-        self.clients, self.job, self.run, self.features = clients, job, run, features
+    def __init__(
+        self,
+        *,
+        clients: int,
+        job: str,
+        run: str = "",
+        features: int | None = None,
+        classes: int | None = None,
+    ) -> None:
+        self.clients, self.job, self.run = clients, job, run
+        self.features, self.classes = features, classes
         self.members: dict[int, Member] = {}
         self.problems: dict[int, str] = {}
         self.refused: set[int] = set()
@@ -157,7 +169,7 @@ class Roster:
         return member
 
     def _check_owner(self, member: Member, present: set[int]) -> None:
-        i, width = member.client, member.features
+        i = member.client
         if not 0 <= i < self.clients:
             raise ConfigError(
                 f"client {i}: there are {self.clients} clients, numbered from 0; "
@@ -168,13 +180,14 @@ class Roster:
                 raise ConfigError(f"client {i}: another node speaks for it already")
             if other.client == i:
                 del self.members[node]  # it left and came back as another node
-        wanted = self.features or next((m.features for m in self.members.values()), width)
-        if width != wanted:
-            raise ConfigError(f"client {i}: its records have {width} features, not {wanted}")
+        first = next(iter(self.members.values()), member)
+        for what in ("features", "classes"):
+            has, wanted = getattr(member, what), getattr(self, what) or getattr(first, what)
+            if has != wanted:
+                raise ConfigError(f"client {i}: its records have {has} {what}, not {wanted}")
 
 
 def _member(values: dict[str, Any]) -> Member:
     if not values["owner"]:
         return Member(owner=False)
-    client, size, features = (int(values[key]) for key in ("client", "size", "features"))
-    return Member(owner=True, client=client, size=size, features=features)
+    return Member(True, *(int(values[key]) for key in Member._fields[1:]))

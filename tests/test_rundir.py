@@ -1,5 +1,6 @@
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -74,6 +75,13 @@ def test_a_failing_write_leaves_the_old_file(place, monkeypatch):
             with pytest.raises(OSError, match="no space"):
                 place.write_json("partition.json", {})
         assert (place.path / "partition.json").read_bytes() == before
+
+
+def test_a_written_file_is_on_disk_with_its_name(place, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    place.write_json("partition.json", {})
+    assert synced == [path.stat().st_ino for path in (place.path / "partition.json", place.path)]
 
 
 def test_json_holds_no_infinity(place):

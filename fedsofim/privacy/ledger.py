@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 from fedsofim.config import ConfigError, require
+from fedsofim.files import sync_folder
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import Adjacency
 
@@ -41,10 +43,7 @@ class Budget:
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"epsilon={self.epsilon}: must be > 0 (inf allows anything)")
         require(0 < self.delta < 1, f"delta={self.delta}: must be between 0 and 1")
-        require(
-            self.adjacency in ("replace-one", "add-remove"),
-            f"adjacency={self.adjacency}: choose one of replace-one, add-remove",
-        )
+        _check_adjacency(self.adjacency)
 
     def covers(self, events: Sequence[GaussianEvent]) -> bool:
         """Whether all these events together are within the budget."""
@@ -57,18 +56,37 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One line of the account: for which run and round, and the event."""
+    """One line of the account: for which run and round, on what terms, and the event.
+
+    Attributes:
+        run: the run's name.
+        round: the round, as the server calls it.
+        terms: a digest of all that decides what the client computes and is charged in this run.
+        adjacency: what may change about a record, for this sensitivity.
+        sensitivity: how far that moves what is released.
+        std: of the noise.
+        count: how many such releases this one is worth.
+    """
 
     run: str
     round: int
+    terms: str
+    adjacency: Adjacency
     sensitivity: float
     std: float
     count: float
 
-    @property
-    def event(self) -> GaussianEvent:
-        """What was done to a record."""
-        return GaussianEvent(self.sensitivity, self.std, self.count)
+    def __post_init__(self) -> None:
+        _check_adjacency(self.adjacency)
+
+    def event(self, adjacency: Adjacency) -> GaussianEvent:
+        """What was done to a record, at most, by this notion of neighbours.
+
+        Replacing a record is removing one and adding one. A charge for replacing also covers
+        adding or removing, and counts as it is.
+        """
+        twice = self.adjacency == "add-remove" and adjacency == "replace-one"
+        return GaussianEvent(self.sensitivity * (2 if twice else 1), self.std, self.count)
 
 
 class Ledger:
@@ -91,20 +109,20 @@ class Ledger:
         for number, line in enumerate(self._lines(), 1):
             try:
                 charges.append(Charge(**json.loads(line)))
-                require(charges[-1].event.mu >= 0, "not a charge")
+                require(self._event(charges[-1]).mu >= 0, "not a charge")
             except (ValueError, TypeError) as error:
                 raise RefusedError(f"{self.path}: line {number} is damaged ({error})") from None
         return charges
 
     def epsilon(self) -> float:
         """The epsilon spent so far, at the budget's delta."""
-        return epsilon_of(compose(c.event for c in self.charges()), self.budget.delta)
+        return epsilon_of(compose(map(self._event, self.charges())), self.budget.delta)
 
     def check(self, events: Sequence[GaussianEvent]) -> None:
         """Refuse unless the budget covers these events after all that was charged."""
         if any(math.isnan(event.mu) for event in events):
             raise RefusedError("a release without a cost that can be counted")
-        past = [charge.event for charge in self.charges()]
+        past = [self._event(charge) for charge in self.charges()]
         if self.budget.covers([*past, *events]):
             return
         spent = epsilon_of(compose(past), self.budget.delta)
@@ -117,16 +135,28 @@ class Ledger:
 
     def charge(self, charge: Charge) -> None:
         """Write a charge to disk, or refuse it; returns only when it would survive a crash."""
-        self.check([charge.event])
+        self.check([self._event(charge)])
+        new = not self.path.exists()
         whole = sum(len(line) + 1 for line in self._lines())
         with open(self.path, "ab") as file:
             file.truncate(whole)  # what a crash cut short
             file.write(json.dumps(asdict(charge)).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            sync_folder(self.path.parent)
+
+    def _event(self, charge: Charge) -> GaussianEvent:
+        """What a charge did to a record, by the budget's notion of neighbours."""
+        return charge.event(self.budget.adjacency)
 
     def _lines(self) -> list[bytes]:
         """The whole lines of the file."""
         if not self.path.exists():
             return []
         return self.path.read_bytes().split(b"\n")[:-1]
+
+
+def _check_adjacency(adjacency: str) -> None:
+    known = get_args(Adjacency)
+    require(adjacency in known, f"adjacency={adjacency}: choose one of {', '.join(known)}")

@@ -26,7 +26,7 @@ def owners(tmp_path: Path) -> list[dict[str, Any]]:
         place.mkdir()
         write_records(place / "records.npz", 60 + 10 * i, seed=i)
         data = str(place / "records.npz")
-        budget = {"epsilon": math.inf, "delta": 1e-5}
+        budget = {"epsilon": math.inf, "delta": 1e-5, "classes": CLASSES}
         configs.append({"partition-id": i, "data": data, "state": str(place), **budget})
     return configs
 

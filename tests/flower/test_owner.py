@@ -11,6 +11,7 @@ from flwr.app import Message
 from inprocess import InProcessGrid
 from smalldata import CLASSES, FEATURES, write_records
 
+from clients.owner import UNTOLD
 from fedsofim import server_app
 from fedsofim.config import ConfigError
 from fedsofim.privacy.accounting import compose as compose_events
@@ -18,7 +19,7 @@ from fedsofim.privacy.accounting import epsilon_of
 from fedsofim.privacy.ledger import Budget, Ledger
 from fedsofim.run_config import parse
 from fedsofim.rundir import RunDir
-from fedsofim.wire import RELEASE, pack, unpack
+from fedsofim.wire import HELLO, RELEASE, pack, unpack
 
 Values = Callable[..., dict[str, Any]]
 
@@ -35,6 +36,7 @@ def owners(tmp_path: Path) -> list[dict[str, Any]]:
             {
                 "partition-id": i,
                 "data": str(place / "records.npz"),
+                "classes": CLASSES,
                 "state": str(place),
                 "epsilon": 10.0,
                 "delta": 1e-5,
@@ -172,6 +174,25 @@ def test_rounds_are_counted_by_the_owner_not_by_the_server(
     assert "too small" in said[4]["error"]
 
 
+def test_a_server_cannot_take_the_noise_away_in_the_middle_of_an_epoch(
+    owners: list[dict[str, Any]], values: Values
+) -> None:
+    """What costs nothing there does so because the epoch was paid for, with its noise."""
+    terms = ["partition.clients=1", "strategy=ftrl", "client.batches=4", "client.rounds=4"]
+    job, longer, bare = (
+        parse(values(*terms, *more)).text
+        for more in ([], ["output.checkpoint_every=9"], ["privacy=none", "privacy.clip=1000"])
+    )
+    grid, theta = InProcessGrid(owners[:1]), np.zeros((CLASSES, FEATURES + 1), np.float32)
+    assert "release" in ask(grid, question(job, 0, theta))[0]
+    assert "release" in ask(grid, question(longer, 1, theta))[0]
+    arrays, said = ask(grid, question(bare, 2, theta))
+    assert not arrays
+    assert said["refused"]
+    assert "began on other terms" in said["error"]
+    assert len(ledger_of(owners[0]).charges()) == 2
+
+
 def test_a_spent_budget_ends_in_refusal(
     alone: tuple[InProcessGrid, str, Any], owners: list[dict[str, Any]]
 ) -> None:
@@ -229,13 +250,81 @@ def test_faults_of_nodes_are_told_where_people_look(
     data_file: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    Path(owners[1]["data"]).unlink()
+    owners[1]["classes"] = 9
     np.savez(owners[2]["data"], x=np.zeros((9, 4), np.float32), y=np.zeros(9, int))
     with pytest.raises(ConfigError, match=r"in vain for client 1, 2 of 3"):
         serve(InProcessGrid(owners), tmp_path, data_file)
     told = caplog.text
-    assert f"client 1: {owners[1]['data']}: there is no such data file" in told
+    assert "client 1: its records have 9 classes, not 3" in told
     assert "client 2: its records have 4 features, not 6" in told
+
+
+def greet(grid: InProcessGrid, job: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return ask(grid, Message(pack({}, {"job": job, "run": "ab", "population": 1}), 1000, HELLO))
+
+
+def damage(file: str, kind: str) -> None:
+    with np.load(file) as arrays:
+        x, y = arrays["train_x"], arrays["train_y"]
+    if kind == "a NaN":
+        x[5, 1] = np.nan
+    y[7] = {"a negative label": -1, "a large label": 7}.get(kind, y[7])
+    np.savez(file, x=x, y=y)
+    if kind == "no file":
+        Path(file).unlink()
+
+
+@pytest.mark.parametrize("kind", ["a NaN", "a negative label", "a large label", "no file"])
+def test_faults_of_records_are_told_to_their_owner_alone(
+    kind: str,
+    alone: tuple[InProcessGrid, str, Any],
+    owners: list[dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid, job, theta = alone
+    damage(owners[0]["data"], kind)
+    for answer in (greet(grid, job), ask(grid, question(job, 0, theta))):
+        assert answer == ({}, {"error": UNTOLD, "refused": False, "client": 0})
+    assert owners[0]["data"] in caplog.text
+
+
+@pytest.mark.parametrize("label", [2, 7])
+def test_a_model_is_compared_with_the_classes_that_the_owner_names(
+    label: int, alone: tuple[InProcessGrid, str, Any], owners: list[dict[str, Any]]
+) -> None:
+    """Else a server could look for the largest label, for free."""
+    grid, job, _ = alone
+    owners[0]["classes"] = 8
+    with np.load(owners[0]["data"]) as arrays:
+        x, y = arrays["train_x"], arrays["train_y"] % 2
+    np.savez(owners[0]["data"], x=x, y=np.append(y[1:], label))
+    _, said = ask(grid, question(job, 0, np.zeros((5, FEATURES + 1), np.float32)))
+    assert "of shape (8, 7), for 8 classes and 6 features" in said["error"]
+
+
+def test_what_nobody_foresaw_is_not_told(
+    alone: tuple[InProcessGrid, str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("the label of record 7")
+
+    grid, job, theta = alone
+    monkeypatch.setattr("clients.owner.Owner.release", fail)
+    assert ask(grid, question(job, 0, theta))[1]["error"] == UNTOLD
+
+
+def test_a_server_counts_nothing_in_a_file_of_the_owners(
+    alone: tuple[InProcessGrid, str, Any], owners: list[dict[str, Any]]
+) -> None:
+    grid, job, theta = alone
+    values = json.loads(job)
+    values["partition"] |= {"kind": "natural", "clients": None}
+    values["dataset"]["path"] = owners[0]["data"]
+    for answer in (
+        greet(grid, json.dumps(values)),
+        ask(grid, question(json.dumps(values), 0, theta)),
+    ):
+        assert answer[1]["error"] == "partition.clients: say how many"
 
 
 def test_wrong_numbers_of_clients_are_told(
@@ -300,7 +389,7 @@ def test_a_deployment_continues_from_its_checkpoint_for_free(
     place = server_app.serve(InProcessGrid(owners), resume=str(tmp_path / "run"))
     assert [row["round"] for row in place.metrics()] == [1, 2, 3, 4]
     for owner in owners:
-        events = [charge.event for charge in ledger_of(owner).charges()]
+        events = [charge.event("replace-one") for charge in ledger_of(owner).charges()]
         assert len(events) == 4
         assert epsilon_of(compose_events(events), 1e-5) == pytest.approx(10, rel=1e-6)
 
@@ -345,9 +434,9 @@ def test_a_server_without_data_trains_unscored(
 @pytest.mark.parametrize(
     ("U_G", "U_A", "told"),
     [
-        (np.eye(CLASSES), None, "factor should be a finite"),
-        (np.eye(CLASSES + 1), np.eye(FEATURES + 1), "factor should be a finite"),
-        (np.eye(CLASSES) * np.nan, np.eye(FEATURES + 1), "factor should be a finite"),
+        (np.eye(CLASSES), None, "U_A: should be finite"),
+        (np.eye(CLASSES + 1), np.eye(FEATURES + 1), "U_G: should be finite"),
+        (np.eye(CLASSES) * np.nan, np.eye(FEATURES + 1), "U_G: should be finite"),
         (np.eye(CLASSES), np.diag([1e-5] + [1.0] * FEATURES), "magnify rounding"),
     ],
 )

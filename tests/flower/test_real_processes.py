@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from smalldata import write_records
+from smalldata import CLASSES, write_records
 
+from clients.owner import UNTOLD
 from fedsofim import deploy, session
 from fedsofim.privacy.ledger import Budget, Ledger
 from fedsofim.rehearsal import Federation, free_port
@@ -136,11 +137,11 @@ def test_a_deployment_survives_what_happens(
     for i, file in enumerate(files):
         write_records(file, 80 + i, seed=i)
     for i in range(3):
-        federation.add_client(i, files[i])
+        federation.add_client(i, files[i], CLASSES)
 
     # A key that was not registered, and no key at all, are refused.
     deploy.prepare_client(tmp_path / "client3")
-    federation.start_client(3, files[3])
+    federation.start_client(3, files[3], CLASSES)
     keyless = deploy.client_command(
         tmp_path / "client3",
         server=f"127.0.0.1:{federation.port}",
@@ -175,7 +176,7 @@ def test_a_deployment_survives_what_happens(
         """Start again what ended, as `fedsofim deploy client` does: a node is refused at first."""
         for i, node in federation.nodes.items():
             if node.poll() is not None:
-                federation.start_client(i, files[i])
+                federation.start_client(i, files[i], CLASSES)
         return False
 
     until(lambda: revived() or len(ledger.charges()) > before)
@@ -208,7 +209,7 @@ def test_faults_of_nodes_are_told_in_the_stream(
     write_records(tmp_path / "good.npz", 80, seed=0)
     np.savez(tmp_path / "narrow.npz", x=np.zeros((9, 4), np.float32), y=np.zeros(9, int))
     for i, name in enumerate(["good", "narrow", "absent"]):
-        federation.add_client(i, tmp_path / f"{name}.npz")
+        federation.add_client(i, tmp_path / f"{name}.npz", CLASSES)
     overrides = [
         *("dataset=npz", f"dataset.path={data_file}", "partition.clients=3", "rounds=2"),
         *("engine.wait=150", f"output.dir={tmp_path / 'run'}"),
@@ -216,5 +217,7 @@ def test_faults_of_nodes_are_told_in_the_stream(
     start_run(federation, overrides).wait(400)
     told = (tmp_path / "run.log").read_text()
     assert "client 1: its records have 4 features, not 6" in told
-    assert "absent.npz: there is no such data file" in told
+    assert f"client 2: {UNTOLD}" in told
+    assert "absent.npz" not in told
     assert "Traceback" not in told
+    assert "absent.npz: there is no such data file" in (tmp_path / "client2.log").read_text()

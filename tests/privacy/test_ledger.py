@@ -1,8 +1,11 @@
 """An owner's account: it only grows, it survives crashes, and it says no."""
 
+import json
 import math
+import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsofim.config import ConfigError
-from fedsofim.privacy.accounting import GaussianEvent, mu_of
+from fedsofim.privacy.accounting import GaussianEvent, epsilon_of, mu_of
 from fedsofim.privacy.ledger import Budget, Charge, Ledger, RefusedError
+from fedsofim.privacy.mechanism import Adjacency
 
 
-def charge(std: float = 100.0, count: float = 1, run: str = "a", t: int = 0) -> Charge:
-    return Charge(run=run, round=t, sensitivity=20.0, std=std, count=count)
+def charge(
+    std: float = 100.0,
+    count: float = 1,
+    run: str = "a",
+    t: int = 0,
+    adjacency: Adjacency = "replace-one",
+) -> Charge:
+    return Charge(
+        run=run,
+        round=t,
+        terms="",
+        adjacency=adjacency,
+        sensitivity=20.0,
+        std=std,
+        count=count,
+    )
 
 
 @pytest.fixture
@@ -67,12 +85,42 @@ def test_a_line_cut_short_does_not_count_and_is_overwritten(ledger: Ledger) -> N
     assert [c.round for c in ledger.charges()] == [0, 1]
 
 
-@pytest.mark.parametrize("damage", [b"x\n", b"{}\n", b"\n", b'{"run": 1}\n'])
+OTHER = json.dumps({**asdict(charge()), "adjacency": "some"}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("damage", [b"x\n", b"{}\n", b"\n", b'{"run": 1}\n', OTHER])
 def test_other_damage_closes_the_account(ledger: Ledger, damage: bytes) -> None:
     ledger.charge(charge(1000.0))
     ledger.path.write_bytes(damage + ledger.path.read_bytes())
     with pytest.raises(RefusedError, match="line 1 is damaged"):
         ledger.charge(charge(1000.0))
+
+
+@pytest.mark.parametrize(
+    ("charged", "budget", "factor"),
+    [
+        ("add-remove", "replace-one", 2),  # replacing is removing and adding
+        ("add-remove", "add-remove", 1),
+        ("replace-one", "replace-one", 1),
+        ("replace-one", "add-remove", 1),  # more than it need be
+    ],
+)
+def test_a_charge_is_read_by_the_budgets_neighbours(
+    charged: Adjacency, budget: Adjacency, factor: int, tmp_path: Path
+) -> None:
+    owner = Budget(epsilon=10, delta=1e-5, adjacency=charged)
+    Ledger(tmp_path / "ledger.jsonl", owner).charge(charge(adjacency=charged))
+    again = Ledger(tmp_path / "ledger.jsonl", Budget(epsilon=10, delta=1e-5, adjacency=budget))
+    assert again.epsilon() == epsilon_of(factor * 20.0 / 100.0, 1e-5)
+
+
+def test_a_new_ledger_is_on_disk_with_its_name(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    ledger.charge(charge(1000.0))
+    assert synced == [path.stat().st_ino for path in (ledger.path, ledger.path.parent)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -103,7 +151,8 @@ ledger = Ledger(Path({str(ledger.path)!r}), Budget(epsilon=1.0, delta=1e-5))
 for t in range(4):
     try:
         with ledger.locked():
-            ledger.charge(Charge(run="a", round=t, sensitivity=20.0, std={std}, count=1))
+            ledger.charge(Charge(run="a", round=t, terms="", adjacency="replace-one",
+                                 sensitivity=20.0, std={std}, count=1))
     except RefusedError:
         pass
 """
@@ -113,6 +162,12 @@ for t in range(4):
 
 
 def test_bad_budgets() -> None:
-    for wrong in ({"epsilon": 0.0}, {"delta": 0.0}, {"delta": 1.0}, {"adjacency": "other"}):
+    for wrong in (
+        {"epsilon": 0.0},
+        {"epsilon": math.nan},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"adjacency": "other"},
+    ):
         with pytest.raises(ConfigError):
             Budget(**{"epsilon": 1.0, "delta": 1e-5, **wrong})  # type: ignore[arg-type]
