@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clients.local import LocalSteps
 
 from clients import Client, Program
 from clients.account import check_ahead
 from clients.covariance import Covariance
 from clients.finetune import FineTune
 from clients.gradient import Gradient
-from clients.local import LocalSteps
 from clients.owner import UNTOLD, Owner, Request
 from clients.pfedsop import PFedSOP
 from clients.scaffold import ScaffoldSteps
