@@ -43,7 +43,7 @@ def run(
         experiment: the run made ready, when it is not to be prepared from the config's data.
         engine: what moves the arrays; by default the one that the config names.
     """
-    experiment = experiment or _prepare(parse(values))
+    experiment = experiment or _prepare(parse(values), engine)
     config, state = experiment.config, begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
@@ -58,7 +58,7 @@ def resume(
 ) -> RunDir:
     """Continue an interrupted run to the same result that it would have had."""
     place = RunDir.open(path)
-    experiment = experiment or _prepare(parse(place.config()))
+    experiment = experiment or _prepare(parse(place.config()), engine)
     config = experiment.config
     require(
         place.read_json("partition.json") == experiment.partition,
@@ -70,9 +70,9 @@ def resume(
     return _train(experiment, state, place, engine)
 
 
-def _prepare(config: Config) -> Experiment:
+def _prepare(config: Config, engine: Run | None) -> Experiment:
     require(
-        config.engine.name in ENGINES,
+        engine is not None or config.engine.name in ENGINES,
         "engine=flower: is what 'flwr run' uses; start with flwr run . --run-config "
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clients.local import LocalSteps
 
 from clients import Client, Program
 from clients.account import check_ahead
@@ -16,6 +15,7 @@ from clients.gradient import Gradient
 from clients.owner import UNTOLD, Owner, Request
 from clients.pfedsop import PFedSOP
 from clients.scaffold import ScaffoldSteps
+from clients.steps import LocalSteps
 from clients.tree import Tree
 from fedsofim.config import ConfigError
 from fedsofim.head import examples
