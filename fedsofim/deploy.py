@@ -218,8 +218,12 @@ def _rehearse(chosen: argparse.Namespace) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment for Flower's programs: no telemetry, and no installing of packages."""
-    return {**os.environ, **ENVIRONMENT, **more}
+    """The environment for Flower's programs: no telemetry, and no installing of packages.
+
+    They start each other by name, so they must be found even if no environment is activated.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **ENVIRONMENT, "PATH": path, **more}
 
 
 def program(name: str) -> str:

@@ -53,7 +53,6 @@ def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str
     environment = deploy.environment(
         FLWR_HOME=str(home),
         FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=port,
-        PATH=f"{Path(deploy.program('flwr')).parent}{os.pathsep}{os.environ['PATH']}",
         PYTHONPATH=os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]),
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
     )
