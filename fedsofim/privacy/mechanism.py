@@ -37,12 +37,13 @@ def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Ar
 
     The heads of a stack are separate experiments and share their draws, each at its own scale.
     """
-    z = np.asarray(noise_multiplier)
-    std = np.where(z > 0, like.bound, 0) * z  # without noise there may be no bound
-    if not std.any():
-        return np.zeros(np.broadcast_shapes(std.shape, like.value.shape), like.value.dtype)
+    z, bound = noise_multiplier, like.bound
+    if isinstance(z, np.ndarray):
+        bound = np.where(z > 0, bound, 0).astype(z.dtype)  # without noise there may be no bound
+    elif z == 0:
+        return np.zeros_like(like.value)
     noise = rng.standard_normal(like.value.shape[-2:], dtype=like.value.dtype)
-    return np.asarray(noise * std.astype(noise.dtype))
+    return np.asarray(noise * (bound * z))
 
 
 def add_gaussian(total: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Array:
