@@ -9,7 +9,7 @@ demo: setup
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml constraints.txt fedsofim/kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[vision,test,tables,figures,lint]'
@@ -27,4 +27,4 @@ lint: setup
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist *.egg-info fedsofim_kernel.*

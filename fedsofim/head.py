@@ -13,13 +13,20 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fedsofim.config import require
 from fedsofim.linalg import Array, Scale
 from fedsofim.records import Covariances, Factors, Records
 
+try:
+    from fedsofim_kernel import clipped_residuals  # fedsofim/kernel.c
+except ImportError:  # it was installed without a compiler
+    clipped_residuals = None
+
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
+LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
 
 
 class Transformed(NamedTuple):
@@ -57,11 +64,13 @@ class Examples(NamedTuple):
         return int(self.x.shape[1])
 
     def part(self, which: slice) -> "Examples":
-        """A view of some of the examples."""
+        """Some of the examples: views, or dense copies if the slice has a step."""
+        take = np.asarray if which.step is None else np.ascontiguousarray
+        x, target, norm = (take(a[..., which]) for a in self[:3])
         t = self.transformed
         if t is not None:
-            t = t._replace(norm=t.norm[which])
-        return Examples(self.x[:, which], self.target[:, which], self.norm[which], t)
+            t = t._replace(norm=take(t.norm[which]))
+        return Examples(x, target, norm, t)
 
     def chunks(self, size: int) -> Iterator["Examples"]:
         """Views of at most `size` examples each, in order."""
@@ -127,31 +136,41 @@ def init(rng: np.random.Generator, classes: int, features: int) -> Array:
 
 
 def residual(theta: Array, batch: Examples) -> Array:
-    """`softmax(theta x) - onehot(y)` of each example, `(K, ..., N)` for `theta` `(..., K, F+1)`."""
-    rows = theta.swapaxes(0, -2)
-    r = np.empty((*rows.shape[:-1], batch.size), theta.dtype)
-    _residual(rows, batch, r)
+    """`softmax(theta x) - onehot(y)` of each example, `(..., K, N)` for `theta` `(..., K, F+1)`."""
+    r = np.empty((*theta.shape[:-1], batch.size), theta.dtype)
+    _residual(theta, batch, r)
     return r
 
 
-def _residual(theta: Array, batch: Examples, out: Array, shift: bool = False) -> bool:
-    """Write the residual of `theta`, `(K, ..., F+1)`, to `out`, `(K, ..., N)`.
+def _logits(theta: Array, x: Array, out: Array) -> None:
+    """Write `theta x` to `out`, in one matrix product for a whole stack of heads."""
+    np.matmul(theta.reshape(-1, len(x)), x, out=out.reshape(-1, x.shape[1]))
 
-    Classes come first, so that sums over them run along whole rows. Logits are shifted to have
-    their maximum at 0 only if that is asked for, or if their exponentials leave the range that
-    float32 holds well; whether they were is returned.
+
+def _aligned(size: int, dtype: DTypeLike) -> Array:
+    """An empty array that begins where a cache line does."""
+    size *= np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    return memory[-memory.ctypes.data % 64 :][:size].view(dtype)
+
+
+def _residual(theta: Array, batch: Examples, out: Array, shift: bool = False) -> bool:
+    """Write the residual to `out`.
+
+    Logits are shifted to have their maximum at 0 only if that is asked for, or if their
+    exponentials leave the range that float32 holds well; whether they were is returned.
     """
-    np.matmul(theta.reshape(-1, theta.shape[-1]), batch.x, out=out.reshape(-1, batch.size))
+    _logits(theta, batch.x, out)
     if shift:
-        out -= out.max(axis=0)
+        out -= out.max(axis=-2, keepdims=True)
         out[out < -40] = -np.inf  # exactly 0 in the end, not a slow, subnormal number
     with np.errstate(over="ignore"):
         np.exp(out, out=out)
-        s = np.add.reduce(out, axis=0)
+        s = np.add.reduce(out, axis=-2, keepdims=True)
     if not shift and s.size and not (s.min() > 1e-30 and s.max() < 1e30):
         return _residual(theta, batch, out, shift=True)
     out *= np.reciprocal(s, out=s)
-    out -= batch.target if out.ndim == 2 else batch.target[:, None]
+    out -= batch.target
     return shift
 
 
@@ -159,8 +178,8 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
 
     Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
-    `clip`, whatever the features and the transform are: an example whose gradient is not finite
-    contributes zero.
+    `clip`, whatever the features and the transform are: an example whose gradient is not finite, or
+    too large to be clipped with care, contributes zero.
 
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
@@ -171,43 +190,52 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     Returns:
         The sum, of the shape of `theta`.
     """
-    rows = np.ascontiguousarray(theta.swapaxes(0, -2))  # classes first
-    heads = rows.shape[:-1]
-    size = max(1, min(CHUNK, LOGITS // math.prod(heads)))
-    buffer, shift = np.empty(math.prod(heads) * size, theta.dtype), False
-    total = np.zeros_like(rows)
-    C = clip[..., 0] if isinstance(clip, np.ndarray) else clip
-    clipping = np.any(np.isfinite(C))
-    C = np.minimum(C, np.finfo(theta.dtype).max)  # a head without a clip beside one that has it
+    *heads, K, width = theta.shape
+    rows, t = math.prod(heads) * K, data.transformed
+    size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
+    buffer, shift = _aligned(rows * size, theta.dtype), False
+    total = np.zeros((rows, width), theta.dtype)
+    C = np.minimum(clip, np.finfo(theta.dtype).max)
+    compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
+    if compiled:  # the same for one head as for a stack
+        S = math.prod(heads)
+        C = np.broadcast_to(np.ravel(C), S).astype(np.float32)
+        U = None if t is None else np.broadcast_to(t.U_G, (S, K, K)).astype(np.float32)
     for batch in data.chunks(size):
-        x, r = batch.x, buffer[: math.prod(heads) * batch.size].reshape(*heads, batch.size)
-        shift = _residual(rows, batch, r, shift)
-        if clipping:
-            norm = _gradient_norms(r, batch)
-            w = np.maximum(norm, C)
-            r *= np.divide(C, w, out=w)  # min(1, C / ||g||)
-            if not norm.max() < math.inf:
-                np.copyto(r, 0, where=~np.isfinite(norm))
-                x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
-        total += (r.reshape(-1, batch.size) @ x.T).reshape(rows.shape)
-    total = total.swapaxes(0, -2)
-    t = data.transformed
+        x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
+        if compiled:
+            _logits(theta, x, r)
+            norm = batch.norm if batch.transformed is None else batch.transformed.norm
+            lost = clipped_residuals(r.reshape(S, K, -1), batch.target, norm, C, U)
+        else:
+            shift = _residual(theta, batch, r, shift)
+            lost = _clip(r, batch, C)
+        if lost:
+            x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
+        total += r.reshape(rows, -1) @ x.T
+    total = total.reshape(theta.shape)
     return total if t is None else t.U_G @ total @ t.U_A
 
 
-def _gradient_norms(r: Array, batch: Examples) -> Array:
-    """The norm of each example's gradient, as it is to be clipped, `(..., N)`."""
+def _clip(r: Array, batch: Examples, C: Scale) -> bool:
+    """Scale residuals to those of clipped gradients; whether some are 0, as they were too large."""
     t, u, norm = batch.transformed, r, batch.norm
     if t is not None:
-        u, norm = (t.U_G @ r.swapaxes(0, -2)).swapaxes(0, -2), t.norm
-    size = _norm(u)
-    size *= norm
-    return size
+        u, norm = t.U_G @ r, t.norm
+    w = _norm(u)[..., None, :]
+    w *= norm
+    np.divide(C, np.maximum(w, C, out=w), out=w)  # min(1, C / ||g||)
+    r *= w
+    least = np.finfo(w.dtype).tiny / np.finfo(w.dtype).eps  # below it, products would lose digits
+    lost = not w.min() >= least
+    if lost:
+        np.copyto(r, 0, where=~(w >= least))
+    return lost
 
 
 def _norm(v: Array) -> Array:
-    """The norm along the first axis, never too small: squares may underflow, so a bit is added."""
-    square: Array = np.einsum("k...n,k...n->...n", v, v)
+    """The norm of each column, never too small: squares may underflow, so a bit is added."""
+    square: Array = np.einsum("...kn,...kn->...n", v, v)
     square += np.finfo(v.dtype).tiny
     return np.sqrt(square, out=square)
 

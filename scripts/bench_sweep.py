@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--rounds", type=int, default=3, help="rounds in one measurement")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--stacks", type=int, nargs="+", default=[16, 64])
     options = parser.parse_args()
     with single_threaded(jobs=1) as pool:

@@ -8,7 +8,7 @@ its own (to float32 rounding: the products are blocked differently).
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class StackedPlan:
 
     plans: tuple[Plan, ...]
 
-    @property
+    @cached_property
     def clip(self) -> Array:
         """The clip of each head, `(S, 1, 1)`."""
         return _column([plan.clip for plan in self.plans])
@@ -59,7 +59,7 @@ class StackedPlan:
         """The same for all."""
         return self.plans[0].adjacency
 
-    @property
+    @cached_property
     def client_noise_multiplier(self) -> Array:
         """The noise of each head, `(S, 1, 1)`."""
         return _column([plan.client_noise_multiplier for plan in self.plans])
