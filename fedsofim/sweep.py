@@ -165,44 +165,52 @@ def scene(config: Mapping[str, Any]) -> str:
     return f"{config['dataset']['name']}, {clients}, {partition['kind']}{detail}"
 
 
-class Sweep:
-    """A sweep's directory: one line for each finished configuration, and tables made of them."""
+class Sweep(NamedTuple):
+    """A sweep's directory: one line for each finished configuration, and tables made of them.
 
-    def __init__(self, path: Path, overrides: Sequence[str]) -> None:
-        self.path, self.overrides = path, list(overrides)
-        self.combinations = expand(overrides)
-        self.values = list(compose_many(self.combinations))
-        self.configs = [parse(one) for one in self.values]  # all mistakes come before any work
-        for config in self.configs:
-            engine = config.engine.name
+    Attributes:
+        path: the directory.
+        overrides: what was asked for, as `strategy.lr=0.1,0.3`.
+        values: the composed config of each combination, in the order of `expand`.
+    """
+
+    path: Path
+    overrides: list[str]
+    values: list[dict[str, Any]]
+
+    @classmethod
+    def begin(cls, path: Path, overrides: Sequence[str]) -> "Sweep":
+        """Make the directory, or continue what was begun there; mistakes come before any work."""
+        sweep = cls(path, list(overrides), list(compose_many(expand(overrides))))
+        for one in sweep.values:
+            engine = parse(one).engine.name
             require(engine == "local", f"engine={engine}: a sweep needs engine=local")
         if (path / "sweep.json").is_file():
-            begun = Sweep.open(path)
+            begun = cls.open(path)
             require(
-                begun.overrides == self.overrides,
+                begun.overrides == sweep.overrides,
                 f"output.dir={path}: holds another sweep; name another directory",
             )
             require(
-                begun.values == self.values,
+                begun.values == sweep.values,
                 f"output.dir={path}: conf/ has changed since this sweep began; name another",
             )
-            return
+            return sweep
         path.mkdir(parents=True, exist_ok=True)
         require(not any(path.iterdir()), f"output.dir={path}: is not empty, and no sweep")
-        write_whole(path / "configs.json.gz", gzip.compress(json.dumps(self.values).encode()))
-        write_whole(path / "sweep.json", json.dumps(self.overrides).encode())
+        write_whole(path / "configs.json.gz", gzip.compress(json.dumps(sweep.values).encode()))
+        write_whole(path / "sweep.json", json.dumps(sweep.overrides).encode())
+        return sweep
 
     @classmethod
     def open(cls, path: Path) -> "Sweep":
         """A sweep that was begun, with the configs that it was begun with."""
-        sweep = cls.__new__(cls)
         try:
-            sweep.path, sweep.overrides = path, json.loads((path / "sweep.json").read_text())
             packed = (path / "configs.json.gz").read_bytes()
-            sweep.values = json.loads(gzip.decompress(packed))
+            overrides = json.loads((path / "sweep.json").read_text())
+            return cls(path, overrides, json.loads(gzip.decompress(packed)))
         except (OSError, EOFError, ValueError) as error:
             raise ConfigError(f"{path}: a damaged sweep ({error})") from None
-        return sweep
 
     def finished(self) -> dict[int, list[Row]]:
         """The curves of the configurations that are done, by index."""
@@ -223,7 +231,7 @@ class Sweep:
 
     def run(self, jobs: int | None, show: Callable[[int, int], None]) -> list[Row]:
         """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
-        configs = self.configs
+        configs = [parse(one) for one in self.values]
         scenes = [scene(one) for one in self.values]
         drawn = {where: configs[scenes.index(where)].seed for where in dict.fromkeys(scenes)}
         partitions = self.partitions()
@@ -247,7 +255,7 @@ class Sweep:
         return rows
 
     def _rows(self, done: Mapping[int, list[Row]]) -> Iterator[Row]:
-        for index, overrides in enumerate(self.combinations):
+        for index, overrides in enumerate(expand(self.overrides)):
             parts = (override.partition("=") for override in overrides)
             settings = {key: _number(value) for key, _, value in parts}
             for point in done[index]:

@@ -11,19 +11,20 @@ from rich.table import Table
 
 from fedsofim.rundir import Row
 from fedsofim.sweep import Sweep
-from fedsofim.terminal import bar, console
+from fedsofim.terminal import bar, console, say_where
 
 
 def sweep(overrides: Sequence[str], directory: str | None, jobs: int | None) -> Path:
     """Run a grid into a directory, show the best, and give the directory."""
     now = datetime.now()
     path = Path(directory or f"outputs/{now:%Y-%m-%d}/sweep-{now:%H-%M-%S}")
-    grid, began = Sweep(path, overrides), time.perf_counter()
+    grid, began = Sweep.begin(path, overrides), time.perf_counter()
+    say_where(path)
     with bar() as show:
         rows = grid.run(jobs, lambda done, total: show(completed=done, total=total))
     _show_best(rows, [o.split("=", 1)[0] for o in overrides if "," in o])
     seconds = time.perf_counter() - began
-    console.print(f"{len(grid.combinations)} configurations in {seconds:.1f} s; written to {path}")
+    console.print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
     return path
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,6 +23,11 @@ def bar() -> Iterator[Callable[..., None]]:
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         task = progress.add_task("")
         yield lambda **told: progress.update(task, **told)
+
+
+def say_where(path: Path) -> None:
+    """Say before long work where it is kept, so that it can go on after an interruption."""
+    console.print(f"Into {path}; if interrupted, go on with output.dir={path}", soft_wrap=True)
 
 
 def announce(config: Config, experiment: Experiment) -> None:

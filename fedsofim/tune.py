@@ -160,7 +160,7 @@ def tune(
         asked = [f"strategy={strategy}", *overrides, f"rounds={ROUNDS}", "seed=0"]
         asked += [f"dataset.holdout={HOLDOUT}", f"privacy.epsilon={_listed(epsilons)}"]
         asked += [f"{search.keys[name]}={_listed(values)}" for name, values in grid.items()]
-        for row in Sweep(path / stage, asked).run(jobs, partial(show, stage)):
+        for row in Sweep.begin(path / stage, asked).run(jobs, partial(show, stage)):
             if row["round"] == ROUNDS and row["loss"] is not None:  # it did not diverge
                 settings = {
                     name: next(v for v in values if v == row[search.keys[name]])

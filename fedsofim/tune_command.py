@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsofim.compose import EPSILONS, expand
 from fedsofim.config import require
-from fedsofim.terminal import bar, console
+from fedsofim.terminal import bar, console, say_where
 from fedsofim.tune import HOLDOUT, tune, write_settings
 
 
@@ -25,6 +25,7 @@ def tune_all(arguments: Sequence[str], directory: str | None, jobs: int | None) 
     epsilons = EPSILONS if only is None else (_positive(only),)
     now, began = datetime.now(), time.perf_counter()
     path = Path(directory or f"outputs/{now:%Y-%m-%d}/tune-{now:%H-%M-%S}")
+    say_where(path)
     with bar() as show:
         choices = tune(
             strategy,
@@ -38,7 +39,6 @@ def tune_all(arguments: Sequence[str], directory: str | None, jobs: int | None) 
         shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
         accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
         console.print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
-    console.print(f"All that was tried: {path}", soft_wrap=True)
     if named.keys() <= {"dataset"} and not only:
         written = write_settings(named.get("dataset", "cifar10"), strategy, choices)
         console.print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)

@@ -1,49 +1,24 @@
-"""Sweeps, stacks, tuning and the pages made of them."""
+"""Stacks of heads, and the directory of a sweep."""
 
 import csv
 import json
 import re
-import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-import yaml
-from scipy.stats import chi2 as chi2_distribution
 
-from fedsofim import compare, curves, tune
 from fedsofim.compose import compose, compose_many, expand
 from fedsofim.config import ConfigError
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.experiment import begin, prepare
 from fedsofim.metrics import measure
-from fedsofim.reproduce import Lab, accuracy_table, mcnemar
 from fedsofim.run_config import parse
-from fedsofim.session import run as run_session
 from fedsofim.sweep import Sweep, run_all
-from fedsofim.tables import Table, paper
 from strategies import STRATEGIES
-
-CLASSES, FEATURES = 3, 6
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    centres = 2 * rng.standard_normal((CLASSES, FEATURES))
-
-    def draw(n):
-        y = rng.integers(0, CLASSES, n)
-        return (centres[y] + rng.standard_normal((n, FEATURES))).astype(np.float32), y
-
-    (train_x, train_y), (test_x, test_y) = draw(1500), draw(200)
-    path = tmp_path_factory.mktemp("data") / "small.npz"
-    np.savez(path, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
-    return ["dataset=npz", f"dataset.path={path}", "partition.clients=4", "rounds=6"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -130,15 +105,15 @@ def test_processes_give_what_one_gives(small):
 
 def test_an_interrupted_sweep_continues_to_the_same_tables(small, tmp_path):
     overrides = [*small, "strategy.lr=0.1,0.2,0.3", "seed=0,1"]
-    whole = Sweep(tmp_path / "whole", overrides).run(1, lambda *_: None)
-    Sweep(tmp_path / "cut", overrides).run(1, lambda *_: None)
+    whole = Sweep.begin(tmp_path / "whole", overrides).run(1, lambda *_: None)
+    Sweep.begin(tmp_path / "cut", overrides).run(1, lambda *_: None)
     results = tmp_path / "cut" / "results.jsonl"
     lines = results.read_text().splitlines()
     results.write_text("\n".join(lines[:2]) + "\n" + lines[2][:10])  # killed while writing
     for name in ("results.csv", "results.parquet"):
         (tmp_path / "cut" / name).unlink()
     shown = []
-    rows = Sweep(tmp_path / "cut", overrides).run(1, lambda done, total: shown.append(done))
+    rows = Sweep.begin(tmp_path / "cut", overrides).run(1, lambda done, total: shown.append(done))
     assert shown[0] == 2  # what was done is not done again
     assert shown[-1] == 6
     strip = lambda row: {k: v for k, v in row.items() if k != "loss"}  # noqa: E731
@@ -149,230 +124,35 @@ def test_an_interrupted_sweep_continues_to_the_same_tables(small, tmp_path):
 
 
 def test_a_directory_takes_one_sweep_only(small, tmp_path):
-    Sweep(tmp_path / "s", [*small, "seed=0"])
+    Sweep.begin(tmp_path / "s", [*small, "seed=0"])
     with pytest.raises(ConfigError, match="another sweep"):
-        Sweep(tmp_path / "s", [*small, "seed=1"])
+        Sweep.begin(tmp_path / "s", [*small, "seed=1"])
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
-        Sweep(tmp_path / "x", [*small, "seed=1"])
-
-
-def test_mcnemar_is_the_chi_square_test_with_continuity_correction():
-    for n10, n01 in ((529, 700), (10, 3), (5, 5), (0, 0)):
-        statistic, p = mcnemar(n10, n01)
-        assert p == pytest.approx(chi2_distribution.sf(statistic, 1))
-    for row in paper("mcnemar"):
-        assert mcnemar(int(row["n10"]), int(row["n01"]))[0] == pytest.approx(
-            float(row["chi2"]), abs=6e-3
-        )
+        Sweep.begin(tmp_path / "x", [*small, "seed=1"])
 
 
 def test_a_line_that_was_cut_costs_that_result_only(small, tmp_path):
     overrides = [*small, "seed=0,1,2"]
-    Sweep(tmp_path / "s", overrides).run(1, lambda *_: None)
+    Sweep.begin(tmp_path / "s", overrides).run(1, lambda *_: None)
     file = tmp_path / "s" / "results.jsonl"
     file.write_text(file.read_text()[:-40])
-    Sweep(tmp_path / "s", overrides).run(1, lambda *_: None)
+    Sweep.begin(tmp_path / "s", overrides).run(1, lambda *_: None)
     assert set(Sweep.open(tmp_path / "s").finished()) == {0, 1, 2}
 
 
 def test_a_mistake_leaves_no_directory(small, tmp_path):
     for wrong in ("strategy.lr=-1,1", "engine=ray", "seed=0,x"):
         with pytest.raises(ConfigError):
-            Sweep(tmp_path / "s", [*small, wrong])
+            Sweep.begin(tmp_path / "s", [*small, wrong])
         assert not (tmp_path / "s").exists()
 
 
 def test_a_column_of_numbers_and_words_can_be_written(small, tmp_path):
-    Sweep(tmp_path / "s", [*small, "privacy.noise_multiplier=null,3"]).run(1, lambda *_: None)
+    Sweep.begin(tmp_path / "s", [*small, "privacy.noise_multiplier=null,3"]).run(1, lambda *_: None)
     table = pyarrow.parquet.read_table(tmp_path / "s" / "results.parquet").to_pydict()
     assert table["privacy.noise_multiplier"] == ["null", "3.0"]
-
-
-def test_runs_are_told_apart_by_all_that_differs_but_the_seed(small, tmp_path):
-    grid = ["seed=0,1", "dataset.holdout=0,0.3", "privacy.noise_multiplier=null,50"]
-    Sweep(tmp_path / "s", [*small, *grid]).run(1, lambda *_: None)
-    found = curves.read([tmp_path / "s", tmp_path / "s"])  # given twice, read once
-    assert len(found) == 8
-    assert len({c.budget for c in found}) == 2  # z = 50 keeps less than 10
-    assert len({c.scene for c in found}) == 2
-    assert {c.label for c in found} == {"sofim"}
-
-
-def test_an_unscored_run_is_no_curve(small, tmp_path):
-    Sweep(tmp_path / "s", small).run(1, lambda *_: None)
-    run_session(compose(small), tmp_path / "r")
-    (tmp_path / "r" / "metrics.jsonl").write_text('{"round": 1, "accuracy": null}\n')
-    assert len(curves.read([tmp_path / "s", tmp_path / "r"])) == 1
-    with pytest.raises(ConfigError, match="no round that was scored"):
-        curves.read([tmp_path / "r"])
-
-
-def test_the_papers_tables_are_whole():
-    rows = paper("accuracy")
-    assert {r["table"] for r in rows} == {"3", "4", "5", "6", "8", "9"}
-    assert sum(r["table"] == "3" for r in rows) == 9 * 4 * 7
-
-
-def test_a_table_reads_back_from_csv_and_is_valid_latex():
-    table = Table("t", ("a", "b"), [("1", "2.00±0.10"), ("x_y", "50 %")])
-    assert list(csv.reader(table.csv().splitlines())) == [["a", "b"], *map(list, table.rows)]
-    assert r"x\_y & 50 \%" in table.latex()
-    assert r"2.00$\pm$0.10" in table.latex()
-    assert "| x_y | 50 % |" in table.markdown()
-
-
-def test_the_accuracy_table_shows_gaps_to_fedgd(tmp_path):
-    """On two rounds of two seeds it has the paper's rows and the arithmetic of its own figures."""
-
-    class Quick(Lab):
-        def run(self, cells):
-            runs = super().run([[*cell[1:], "rounds=70"] for cell in cells[:1]])
-            return [runs[0] for _ in cells]
-
-    lab = Quick(["partition.clients=2"], [0], lambda *_: None, tmp_path)
-    table = accuracy_table(lab, "3")
-    assert len(table.rows) == 36
-    assert all(row[-3] == "+0.00" for row in table.rows)  # every method is given FedGD's runs
-    sofim = next(r for r in table.rows if r[:2] == ("10", "DP-FedSOFIM"))
-    assert sofim[-2:] == ("+4.46", "-4.46")
-
-
-def test_work_that_was_interrupted_goes_on(small, tmp_path, monkeypatch):
-    cells = [[*small, "strategy.lr=0.1"], [*small, "strategy.lr=1"]]
-    whole = Lab([], [0, 1], lambda *_: None, tmp_path / "whole").run(cells)
-    Lab([], [0], lambda *_: None, tmp_path / "cut").run(cells[:1])
-    ran = []
-    monkeypatch.setattr("fedsofim.reproduce.run_all", lambda c: (ran.extend(c), run_all(c))[1])
-    again = Lab([], [0, 1], lambda *_: None, tmp_path / "cut").run(cells)
-    assert len(ran) == 3
-    for a, b in zip(whole, again, strict=True):
-        assert a.accuracy == b.accuracy
-        np.testing.assert_array_equal(a.predictions, b.predictions)
-
-
-def test_tuning_chooses_the_best_and_conf_finds_it(small, tmp_path, monkeypatch):
-    grid = {"lr": (1e-6, 0.3)}
-    search = tune.Search({"lr": "strategy.lr"}, grid, {"lr": (0.1,)})
-    monkeypatch.setitem(tune.SEARCHES, "fedgd", search)
-    shown = []
-    choices = tune.tune(
-        "fedgd", small[:3], tmp_path / "t", lambda *told: shown.append(told), jobs=1
-    )
-    choice = choices[10.0]
-    assert choices.keys() == set(tune.EPSILONS)
-    assert choice.settings["lr"] > 1e-6
-    assert choice.tried == 3
-    assert shown[-1] == ("fine", 4, 4)
-    again = tune.tune("fedgd", small[:3], tmp_path / "t", lambda *_: None, jobs=1)
-    assert again == choices  # read back, and so an interrupted search goes on
-    monkeypatch.setattr(tune, "CONF", tmp_path)
-    path = tune.write_settings("small", "fedgd", dict.fromkeys(tune.EPSILONS, choice))
-    written = yaml.safe_load(path.read_text())["strategy"]["settings"]
-    assert written == {"lr": [choice.settings["lr"]] * len(tune.EPSILONS)}
-
-
-def test_every_search_names_settings_that_its_strategy_has():
-    assert set(tune.SEARCHES) <= set(STRATEGIES)
-    for name, search in tune.SEARCHES.items():
-        for grid in (search.coarse, search.fine):
-            assert set(grid) == set(search.keys)
-        overrides = [f"{key}={search.fine[k][0]}" for k, key in search.keys.items()]
-        parse(compose([f"strategy={name}", *overrides]))
-
-
-@pytest.mark.parametrize("dataset", ["cifar10", "pathmnist"])
-@pytest.mark.parametrize("strategy", tune.SEARCHES)
-def test_tuned_settings_are_shipped_and_used_when_asked_for(dataset, strategy):
-    search = tune.SEARCHES[strategy]
-    grid = {k: {*search.coarse[k], *search.fine[k]} for k in search.keys}
-    text = (tune.CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml").read_text()
-    shipped = yaml.safe_load(text)["strategy"]["settings"]
-    for i, epsilon in enumerate(tune.EPSILONS):
-        asked = [f"dataset={dataset}", f"strategy={strategy}", f"privacy.epsilon={epsilon:g}"]
-        config = compose([*asked, "settings=tuned"])
-        for name, key in search.keys.items():
-            group, _, field = key.partition(".")
-            value = config[group][field]
-            assert value in grid[name]
-            assert value == shipped.get("momentum", shipped)[name][i]
-
-
-def test_tuned_settings_that_do_not_exist_are_not_made_up():
-    with pytest.raises(ConfigError, match="dataset=cifar10 strategy=pfedsop"):
-        compose(["strategy=pfedsop", "settings=tuned"])
-
-
-class Page(HTMLParser):
-    """What a page contains."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.loads = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.loads += [v for k, v in attributes if k in ("src", "href")]
-
-
-def test_a_sweeps_page_is_self_contained_and_compares(small, tmp_path):
-    overrides = [*small, "strategy=sofim,fedgd", "privacy.epsilon=1,10", "seed=0,1"]
-    Sweep(tmp_path / "s", overrides).run(1, lambda *_: None)
-    compare.write([tmp_path / "s"], tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
-    page = Page(text)
-    assert page.loads == []
-    assert "script" not in page.tags
-    # For two budgets the accuracy and the noise, the frontier, and who holds what.
-    assert text.count('role="img"') == 6
-    assert page.tags.count("tbody") == 2
-    assert "8 runs, 2 settings" in text
-    assert "fedsofim sweep" in text
-    assert "Released and charged" in text
-    assert len(text) < 100_000
-
-
-@pytest.fixture
-def chromium(tmp_path):
-    """A browser without a window; gives what it wrote about a page, and the page after loading."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("no Chromium here")
-
-    def look(text, *options):
-        page = tmp_path / "looked-at.html"
-        page.write_text(text)
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
-        flags += [f"--user-data-dir={tmp_path / 'profile'}", *options]
-        command = [program, *flags, f"file://{page}"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-    return look
-
-
-def test_chromium_draws_the_page_without_complaint(small, tmp_path, chromium):
-    """Nothing on the console, every chart has its size, and nothing is wider than a phone."""
-    Sweep(tmp_path / "s", [*small, "strategy=sofim,fedgd", "seed=0,1"]).run(1, lambda *_: None)
-    compare.write([tmp_path / "s"], tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
-    probe = """<script>document.title = JSON.stringify({
-        wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-        charts: [...document.querySelectorAll("svg[role=img]")].map(e => e.clientHeight),
-        marks: [...document.querySelectorAll("svg g path + path")].map(e => e.getTotalLength()),
-    }); console.error("the console is heard")</script>"""
-    narrow = text.replace("<main>", '<main style="max-width:360px">') + probe
-    shown = chromium(narrow, "--dump-dom", "--window-size=500,900")
-    assert re.findall("CONSOLE.*", shown.stderr) == [
-        line for line in re.findall("CONSOLE.*", shown.stderr) if "the console is heard" in line
-    ]
-    assert "the console is heard" in shown.stderr  # so a complaint would have been seen
-    found = json.loads(re.search("<title>(.*?)</title>", shown.stdout).group(1))
-    assert found["wide"] == 0
-    assert len(found["charts"]) == text.count('role="img"') > 2
-    assert min(found["charts"]) > 100
-    assert min(found["marks"]) > 5
 
 
 def test_the_command_line_sweeps_and_reports(small, tmp_path):
