@@ -385,22 +385,6 @@ def test_a_client_that_the_strategy_cannot_serve_is_refused():
 # --- one contract for all -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """A small convex problem: three classes that a linear head can nearly separate."""
-    rng = np.random.default_rng(0)
-    centres = 2 * rng.standard_normal((3, 8))
-
-    def draw(n):
-        y = rng.integers(0, 3, n)
-        return (centres[y] + rng.standard_normal((n, 8))).astype(np.float32), y
-
-    (train_x, train_y), (test_x, test_y) = draw(600), draw(300)
-    path = tmp_path_factory.mktemp("data") / "small.npz"
-    np.savez(path, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
-    return ["dataset=npz", f"dataset.path={path}", "partition.clients=5"]
-
-
 def experiment(small, *overrides):
     return prepare(parse(compose([*small, *overrides])))
 
