@@ -69,7 +69,7 @@ class Examples(NamedTuple):
         x, target, norm = (take(a[..., which]) for a in self[:3])
         t = self.transformed
         if t is not None:
-            t = t._replace(norm=take(t.norm[which]))
+            t = Transformed(t.U_G, t.U_A, take(t.norm[which]))
         return Examples(x, target, norm, t)
 
     def chunks(self, size: int) -> Iterator["Examples"]:
@@ -199,8 +199,8 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
     if compiled:  # the same for one head as for a stack
         S = math.prod(heads)
-        C = np.broadcast_to(np.ravel(C), S).astype(np.float32)
-        U = None if t is None else np.broadcast_to(t.U_G, (S, K, K)).astype(np.float32)
+        C = np.full(S, np.ravel(C), np.float32)
+        U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:

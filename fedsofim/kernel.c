@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define BLOCK 128 /* examples at a time: their logits stay in the L1 cache */
+#define LANES 32  /* of them, for a small product: its sums stay in registers */
 
 #if defined(__x86_64__) && defined(__linux__) && __GNUC__ >= 12 && !defined(__clang__)
 #define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -47,24 +48,31 @@ INLINE float exponential(float x)
     return p;
 }
 
-/* Write the squared norm of U r, r = rows - target * others; a bit is added, so that squares which
-   underflow do not make it too small. */
-INLINE void transformed_squares(float *square, const float *rows, Py_ssize_t N, const float *target,
-                                Py_ssize_t stride, const float *others, const float *U,
-                                Py_ssize_t K, int n)
+/* Add the squared norm of U r to square, for `lanes` columns of r. */
+INLINE void add_squares(float *restrict square, const float *restrict r, Py_ssize_t N,
+                        const float *restrict U, Py_ssize_t K, int lanes)
 {
-    for (int i = 0; i < n; i++)
-        square[i] = FLT_MIN;
-    for (Py_ssize_t j = 0; j < K; j++) {
-        float u[BLOCK] = {0};
-        for (Py_ssize_t k = 0; k < K; k++) {
-            const float *row = rows + k * N, *y = target + k * stride, U_jk = U[j * K + k];
-            for (int i = 0; i < n; i++)
-                u[i] += U_jk * (row[i] - y[i] * others[i]);
-        }
-        for (int i = 0; i < n; i++)
+    for (Py_ssize_t j = 0; j < K; j++, U += K) {
+        float u[LANES] = {0};
+        for (Py_ssize_t k = 0; k < K; k++)
+            for (int i = 0; i < lanes; i++)
+                u[i] += U[k] * r[k * N + i];
+        for (int i = 0; i < lanes; i++)
             square[i] += u[i] * u[i];
     }
+}
+
+/* Write the squared norm of U r of n columns; a bit is added, so that squares which underflow do
+   not make it too small. */
+INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, const float *U,
+                                Py_ssize_t K, int n)
+{
+    int done = 0;
+    for (int i = 0; i < n; i++)
+        square[i] = FLT_MIN;
+    for (; done + LANES <= n; done += LANES)
+        add_squares(square + done, r + done, N, U, K, LANES);
+    add_squares(square + done, r + done, N, U, K, n - done);
 }
 
 /* Logits z, (S, K, N), become the residuals of clipped gradients, in place:
@@ -110,10 +118,16 @@ static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, c
                     square[i] += o * o;
                 }
             }
+            for (Py_ssize_t k = 0; k < K; k++) {
+                float *restrict row = first + k * N;
+                const float *restrict y = y_first + k * stride;
+                for (int i = 0; i < n; i++)
+                    row[i] = y[i] != 0.0f ? -others[i] : row[i];
+            }
             for (int i = 0; i < n; i++)
                 square[i] += others[i] * others[i];
             if (U)
-                transformed_squares(square, first, N, y_first, stride, others, U + s * K * K, K, n);
+                transformed_squares(square, first, N, U + s * K * K, K, n);
             for (int i = 0; i < n; i++) {
                 float t = 1.0f / sum[i], g = sqrtf(square[i]) * t * x_norm[i];
                 float w = t * (C / (g > C ? g : C));
@@ -123,11 +137,8 @@ static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, c
                 lost |= weight[i] == 0.0f;
             for (Py_ssize_t k = 0; k < K; k++) {
                 float *restrict row = first + k * N;
-                const float *restrict y = y_first + k * stride;
-                for (int i = 0; i < n; i++) {
-                    float r = row[i] - y[i] * others[i];
-                    row[i] = weight[i] > 0.0f ? r * weight[i] : 0.0f;
-                }
+                for (int i = 0; i < n; i++)
+                    row[i] = weight[i] > 0.0f ? row[i] * weight[i] : 0.0f;
             }
         }
     return lost;
