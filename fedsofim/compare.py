@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedsofim.curves import Curve, is_sweep, read
+from fedsofim.curves import Curve, is_sweep, read, unscored
 from fedsofim.report import STYLE, heat_map_of
 from fedsofim.svg import Point, line_chart, strip_plot, swatch
 from fedsofim.sweep import Sweep
@@ -21,7 +21,9 @@ def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
     body = []
     for where in dict.fromkeys(curve.scene for curve in curves):
         here = [curve for curve in curves if curve.scene == where]
-        body.append(f"<section><h2>{escape(where)}</h2>{_scene(here)}</section>")
+        body.append(f"<section><h2>{escape(where)}</h2>{_section(here)}</section>")
+    if missing := ", ".join(escape(str(path)) for path in unscored(paths)):
+        body.append(f"<p>Not drawn, since no round was scored: {missing}</p>")
     body += [_personal(paths), _charges(curves), _partitions(paths), _commands(paths)]
     title = f"{len(curves)} runs, {len(_labels(curves))} settings"
     return (
@@ -33,7 +35,7 @@ def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
     )
 
 
-def _scene(curves: Sequence[Curve]) -> str:
+def _section(curves: Sequence[Curve]) -> str:
     """All that is shown of the runs on the same data."""
     labels, budgets = _labels(curves), list(dict.fromkeys(curve.budget for curve in curves))
     told = ""

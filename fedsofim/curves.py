@@ -59,6 +59,11 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     ]
 
 
+def unscored(paths: Sequence[Path]) -> list[Path]:
+    """The directories in which no round was scored: nothing of them can be drawn."""
+    return [path for path in paths if not any(run.rows for run in _runs(path))]
+
+
 def is_sweep(path: Path) -> bool:
     """Whether a directory is a sweep's."""
     return (path / "sweep.json").is_file()

@@ -25,11 +25,14 @@ def test_runs_are_told_apart_by_all_that_differs_but_the_seed(small, tmp_path):
     assert {c.label for c in found} == {"sofim"}
 
 
-def test_an_unscored_run_is_no_curve(small, tmp_path):
+def test_an_unscored_run_is_no_curve_and_the_page_says_so(small, tmp_path):
     Sweep.begin(tmp_path / "s", small).run(1, lambda *_: None)
     run_session(compose(small), tmp_path / "r")
     (tmp_path / "r" / "metrics.jsonl").write_text('{"round": 1, "accuracy": null}\n')
     assert len(curves.read([tmp_path / "s", tmp_path / "r"])) == 1
+    compare.write([tmp_path / "s", tmp_path / "r"], tmp_path / "page.html")
+    told = (tmp_path / "page.html").read_text().split("no round was scored: ")[1].split("<")[0]
+    assert told == str(tmp_path / "r")
     with pytest.raises(ConfigError, match="no round that was scored"):
         curves.read([tmp_path / "r"])
 
