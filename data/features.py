@@ -8,8 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 from data.vision import optional
 from fedsofim import __version__
 from fedsofim.config import require
+from fedsofim.files import whole, write_whole
 from fedsofim.linalg import Array
 
 
@@ -165,18 +166,6 @@ def save(file: Path, arrays: Mapping[str, Array]) -> None:
         write(stream, **arrays)
 
 
-@contextmanager
-def whole(file: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `file` if nothing fails."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def fingerprint(files: Sequence[Path], memory: Path) -> str:
     """The SHA-256 of all files' names and content.
 
@@ -191,8 +180,8 @@ def fingerprint(files: Sequence[Path], memory: Path) -> str:
     total = hashlib.sha256()
     for file in files:
         total.update(f"{file.resolve().relative_to(root)} {_sha256(file)}\n".encode())
-    with suppress(OSError), whole(note) as draft:
-        draft.write_text(total.hexdigest())
+    with suppress(OSError):
+        write_whole(note, total.hexdigest().encode())
     return total.hexdigest()
 
 

@@ -1,18 +1,33 @@
 """Files that are never seen half-written."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write to; what is there then becomes `path`, if nothing fails.
+
+    Either the old or the new file is there, even after a power cut.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield draft
+        with draft.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(draft, path)
+        sync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file as a whole: either the old or the new one is there, even after a power cut."""
-    draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    sync_folder(path.parent)
+    """Replace a file as a whole."""
+    with whole(path) as draft:
+        draft.write_bytes(content)
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from fedsofim.compose import CONF, EPSILONS
 from fedsofim.config import choose, require
+from fedsofim.files import write_whole
 from fedsofim.sweep import Sweep
 
 Grid = Mapping[str, Sequence[Any]]
@@ -191,7 +192,7 @@ def write_settings(dataset: str, strategy: str, choices: Mapping[float, Choice])
         f"# T = {ROUNDS}, seed 0; accuracy on the held-out tenth: {held} %\n"
     )
     path = CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
     found = {"settings": {"found": True}, "strategy": {"settings": settings}}
-    path.write_text(text + yaml.safe_dump(found, sort_keys=False, default_flow_style=None))
+    text += yaml.safe_dump(found, sort_keys=False, default_flow_style=None)
+    write_whole(path, text.encode())
     return path
