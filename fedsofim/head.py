@@ -5,7 +5,8 @@ $\lVert p - e_y\rVert\,\lVert\tilde x\rVert$ and the sum of clipped gradients is
 product: no per-example gradient is ever formed.
 
 The same holds under a pre-clipping transform $g \to U_G\,g\,U_A$: the norm becomes
-$\lVert U_G(p - e_y)\rVert\,\lVert U_A\tilde x\rVert$, and the sum is transformed once, as a whole.
+$\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is transformed once, as a
+whole.
 """
 
 import math
@@ -35,7 +36,7 @@ class Transformed(NamedTuple):
     Attributes:
         U_G: its factor on the side of the outputs, `(K, K)`, or `(S, K, K)` for a stack of heads.
         U_A: its factor on the side of the features, `(F+1, F+1)`.
-        norm: the Euclidean norm of `U_A x` of each example, `(N,)`.
+        norm: the Euclidean norm of `U_A^T x` of each example, `(N,)`.
     """
 
     U_G: Array
@@ -63,9 +64,10 @@ class Examples(NamedTuple):
         """How many examples there are."""
         return int(self.x.shape[1])
 
-    def part(self, which: slice) -> "Examples":
-        """Some of the examples: views, or dense copies if the slice has a step."""
-        take = np.asarray if which.step is None else np.ascontiguousarray
+    def part(self, which: slice | Array) -> "Examples":
+        """Some of the examples: views of neighbours, else dense copies."""
+        neighbours = isinstance(which, slice) and which.step is None
+        take = np.asarray if neighbours else np.ascontiguousarray
         x, target, norm = (take(a[..., which]) for a in self[:3])
         t = self.transformed
         if t is not None:
@@ -85,7 +87,7 @@ class Examples(NamedTuple):
         norm = np.empty_like(self.norm)
         for start in range(0, self.size, CHUNK):
             part = slice(start, start + CHUNK)
-            v = U_A @ self.x[:, part]
+            v = U_A.T @ self.x[:, part]
             norm[part] = _norm(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
@@ -211,7 +213,7 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
             shift = _residual(theta, batch, r, shift)
             lost = _clip(r, batch, C)
         if lost:
-            x = np.where(np.isfinite(batch.norm), x, 0)  # 0 times infinity is not 0
+            x = np.where(np.isfinite(x), x, 0)  # 0 times infinity is not 0
         total += r.reshape(rows, -1) @ x.T
     total = total.reshape(theta.shape)
     return total if t is None else t.U_G @ total @ t.U_A
@@ -226,17 +228,20 @@ def _clip(r: Array, batch: Examples, C: Scale) -> bool:
     w *= norm
     np.divide(C, np.maximum(w, C, out=w), out=w)  # min(1, C / ||g||)
     r *= w
-    least = np.finfo(w.dtype).tiny / np.finfo(w.dtype).eps  # below it, products would lose digits
-    lost = not w.min() >= least
-    if lost:
-        np.copyto(r, 0, where=~(w >= least))
-    return lost
+    least = np.finfo(r.dtype).tiny / np.finfo(r.dtype).eps
+    if t is None and w.min() >= least:
+        return False
+    lost = ~(np.abs(r).max(axis=-2, keepdims=True) >= least)  # it would lose digits, or is NaN
+    np.copyto(r, 0, where=lost)
+    return bool(lost.any())
 
 
 def _norm(v: Array) -> Array:
-    """The norm of each column, never too small: squares may underflow, so a bit is added."""
+    """The norm of each column, never too small: sums lose digits and squares may underflow."""
     square: Array = np.einsum("...kn,...kn->...n", v, v)
-    square += np.finfo(v.dtype).tiny
+    limits = np.finfo(v.dtype)
+    square *= 1 + v.shape[-2] * limits.eps
+    square += limits.tiny
     return np.sqrt(square, out=square)
 
 

@@ -14,7 +14,11 @@
 #define BLOCK 128 /* examples at a time: their logits stay in the L1 cache */
 #define LANES 32  /* of them, for a small product: its sums stay in registers */
 
-#if defined(__x86_64__) && defined(__linux__) && __GNUC__ >= 12 && !defined(__clang__)
+#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
+#error "NaN must be NaN, and float arithmetic that of floats"
+#endif
+
+#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define EVERY_CPU
@@ -24,6 +28,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #else
 #define INLINE static inline
+#endif
+
+#ifdef _MSC_VER
+#define restrict __restrict
 #endif
 
 /* e^x for x in [-87, 88], to one unit in the last place or so; NaN stays NaN. */
@@ -40,12 +48,12 @@ INLINE float exponential(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    uint32_t power, bits; /* times 2^n: n goes to the exponent */
-    memcpy(&power, &shifted, sizeof power);
-    memcpy(&bits, &p, sizeof bits);
-    bits += power << 23;
-    memcpy(&p, &bits, sizeof p);
-    return p;
+    uint32_t bits; /* the lowest of them are n, which goes to the exponent of 2^n */
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
 }
 
 /* Add the squared norm of U r to square, for `lanes` columns of r. */
@@ -62,8 +70,7 @@ INLINE void add_squares(float *restrict square, const float *restrict r, Py_ssiz
     }
 }
 
-/* Write the squared norm of U r of n columns; a bit is added, so that squares which underflow do
-   not make it too small. */
+/* Write the squared norm of U r of n columns; squares may underflow, so a bit is added. */
 INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, const float *U,
                                 Py_ssize_t K, int n)
 {
@@ -72,7 +79,8 @@ INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, con
         square[i] = FLT_MIN;
     for (; done + LANES <= n; done += LANES)
         add_squares(square + done, r + done, N, U, K, LANES);
-    add_squares(square + done, r + done, N, U, K, n - done);
+    if (done < n)
+        add_squares(square + done, r + done, N, U, K, n - done);
 }
 
 /* Logits z, (S, K, N), become the residuals of clipped gradients, in place:
@@ -85,12 +93,13 @@ INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, con
 
    With o_k = exp(z_k - max z) of the other classes, the label's residual is -sum(o) / sum(exp), so
    ||r|| loses nothing to cancellation; and exponentials below exp(-40) are exactly 0, so no square
-   of one underflows. */
+   of one underflows. A norm that is NaN weighs 0. */
 EVERY_CPU
 static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
                              const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S,
                              Py_ssize_t N)
 {
+    const float slack = 1.0f + K * FLT_EPSILON; /* a sum of K squares may be too small by less */
     int lost = 0;
     for (Py_ssize_t start = 0; start < N; start += BLOCK)
         for (Py_ssize_t s = 0; s < S; s++) {
@@ -115,23 +124,24 @@ static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, c
                     row[i] = o;
                     sum[i] += e;
                     others[i] += o;
-                    square[i] += o * o;
                 }
             }
             for (Py_ssize_t k = 0; k < K; k++) {
                 float *restrict row = first + k * N;
                 const float *restrict y = y_first + k * stride;
-                for (int i = 0; i < n; i++)
-                    row[i] = y[i] != 0.0f ? -others[i] : row[i];
+                for (int i = 0; i < n; i++) {
+                    float r = y[i] != 0.0f ? -others[i] : row[i];
+                    row[i] = r;
+                    square[i] += r * r;
+                }
             }
-            for (int i = 0; i < n; i++)
-                square[i] += others[i] * others[i];
             if (U)
                 transformed_squares(square, first, N, U + s * K * K, K, n);
             for (int i = 0; i < n; i++) {
-                float t = 1.0f / sum[i], g = sqrtf(square[i]) * t * x_norm[i];
-                float w = t * (C / (g > C ? g : C));
-                weight[i] = w >= FLT_MIN / FLT_EPSILON ? w : 0.0f;
+                float t = 1.0f / sum[i], g = sqrtf(square[i] * slack) * t * x_norm[i];
+                float w = t * (C / (g <= C ? C : g)); /* NaN if g is */
+                float most = others[i] > 0.0f ? w * others[i] : w; /* of what is left of r */
+                weight[i] = most >= FLT_MIN / FLT_EPSILON ? w : 0.0f;
             }
             for (int i = 0; i < n; i++) /* a loop of its own, or neither is vectorised */
                 lost |= weight[i] == 0.0f;
@@ -152,7 +162,7 @@ static int get(PyObject *array, Py_buffer *view, int ndim, int flags)
     if (PyObject_GetBuffer(array, view, PyBUF_FORMAT | flags))
         return 0;
     if (view->ndim == ndim && !strcmp(view->format, "f") && view->strides[0] % FLOAT == 0 &&
-        view->strides[ndim - 1] == FLOAT)
+        view->strides[ndim - 1] == FLOAT && (uintptr_t)view->buf % FLOAT == 0)
         return 1;
     PyErr_Format(PyExc_TypeError, "expected float32 with %d axes, the last one dense", ndim);
     PyBuffer_Release(view);
@@ -162,7 +172,7 @@ static int get(PyObject *array, Py_buffer *view, int ndim, int flags)
 static PyObject *run(PyObject *self, PyObject *args)
 {
     PyObject *arrays[5] = {NULL}, *result = NULL;
-    Py_buffer b[5];
+    Py_buffer b[5] = {{0}};
     const int ndim[5] = {3, 2, 1, 1, 3}, dense = PyBUF_C_CONTIGUOUS, strided = PyBUF_STRIDES;
     const int flags[5] = {dense | PyBUF_WRITABLE, strided, strided, strided, dense};
     int held = 0, count, lost;
@@ -202,8 +212,10 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "fedsofim_kernel", "The inner loop of fedsofim/head.py.", -1, methods,
-    NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "fedsofim_kernel",
+    .m_doc = "The inner loop of fedsofim/head.py.",
+    .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit_fedsofim_kernel(void) { return PyModule_Create(&module); }

@@ -54,7 +54,7 @@ def own_test_sets(test: Examples, holdings: Iterable[Examples], seed: int) -> li
         counts = class_counts(available, data.target.sum(axis=1))
         drawn = [rng.permutation(r)[:count] for r, count in zip(of_class, counts, strict=True)]
         chosen = np.sort(np.concatenate(drawn))
-        sets.append(Examples(test.x[:, chosen], test.target[:, chosen], test.norm[chosen]))
+        sets.append(test.part(chosen))
     return sets
 
 

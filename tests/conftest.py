@@ -12,6 +12,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 
+from fedsofim import head
 from fedsofim.cli import main
 from fedsofim.compose import compose
 from fedsofim.run_config import parse
@@ -102,6 +103,15 @@ def start(tmp_path, environment):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def way(request, monkeypatch):
+    """In single precision there are two ways: the compiled kernel, and NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr(head, "clipped_residuals", None)
+    elif head.clipped_residuals is None:
+        pytest.skip("installed without a compiler")
 
 
 @pytest.fixture

@@ -33,9 +33,13 @@ def covariance(rng, d, rank=None):
 
 
 def factors(rng, dtype=np.float64):
-    U_G = inverse_root(covariance(rng, CLASSES), 1e-3)
-    U_A = inverse_root(covariance(rng, FEATURES + 1), 1e-3)
-    return Factors(U_G.astype(dtype), U_A.astype(dtype))
+    """Turned, so that they are not symmetric: a server may send any."""
+
+    def turned(d):
+        Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+        return (inverse_root(covariance(rng, d), 1e-3) @ Q).astype(dtype)
+
+    return Factors(turned(CLASSES), turned(FEATURES + 1))
 
 
 def data(rng, n, spread=1.0):
@@ -148,16 +152,74 @@ def test_replacing_a_record_moves_the_sum_by_at_most_2c(seed, clip):
     assert np.linalg.norm(a - b) <= 2 * clip * (1 + 1e-9)
 
 
-def test_a_record_that_is_not_finite_contributes_nothing(rng):
-    theta, f = rng.standard_normal((CLASSES, FEATURES + 1)), factors(rng)
-    x = rng.standard_normal((40, FEATURES))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.inf, np.nan, "large"])
+def test_a_record_that_is_not_finite_contributes_nothing(rng, way, dtype, bad):
+    theta, f = rng.standard_normal((CLASSES, FEATURES + 1)).astype(dtype), factors(rng, dtype)
+    x = rng.standard_normal((40, FEATURES)).astype(dtype)
     y = rng.integers(0, CLASSES, 40)
-    x[7] = np.inf
+    x[7] = np.finfo(dtype).max if bad == "large" else bad
     rest = np.arange(40) != 7
-    with np.errstate(invalid="ignore"):
-        S = head.examples(x, y, CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
+    S = head.examples(x, y, CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
     clean = head.examples(x[rest], y[rest], CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
-    np.testing.assert_allclose(S, clean, rtol=1e-9)
+    np.testing.assert_allclose(S, clean, rtol=1e4 * np.finfo(dtype).eps, atol=1e-5)
+
+
+def single(rng, x, y, classes, U_G, U_A):
+    factors = Factors(np.asarray(U_G, np.float32), np.asarray(U_A, np.float32))
+    return head.examples(np.asarray(x, np.float32), np.asarray(y), classes).under(factors)
+
+
+def size(D, clip, theta=None):
+    """The norm of the clipped sum, in float64."""
+    theta = np.zeros((len(D.target), len(D.x)), np.float32) if theta is None else theta
+    return np.linalg.norm(D.clipped_gradient_sum(theta, clip).astype(float))
+
+
+@pytest.mark.parametrize("stack", [(), (5,)])
+@pytest.mark.parametrize("clip", [0.3, 2.0, math.inf])
+def test_single_precision_is_double_precision_to_its_digits(rng, way, stack, clip):
+    D, f = data(rng, 700), factors(rng)
+    theta = rng.standard_normal((*stack, CLASSES, FEATURES + 1))
+    exact = D.under(f).clipped_gradient_sum(theta, clip)
+    D32 = head.Examples(*(a.astype(np.float32) for a in D[:3]))
+    f32 = Factors(*(U.astype(np.float32) for U in f))
+    total = D32.under(f32).clipped_gradient_sum(theta.astype(np.float32), clip)
+    np.testing.assert_allclose(total, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
+
+
+def test_a_transform_that_turns_does_not_hide_a_record(rng, way):
+    turn = [[0, 1, 0], [1000, 0, 0], [0, 0, 1]]
+    assert size(single(rng, [[0, 1000]], [0], 2, np.eye(2), turn), 1.0) <= 1 + 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_norms_that_overflow_count_as_too_large(rng, way):
+    U_A = [[4, -2, 0], [-2, 4, 0], [0, 0, 2]]
+    D = single(rng, [[3e38, 3e38]], [0], 2, np.eye(2), U_A)
+    assert size(D, 1.0) == 0
+    U_G = np.eye(3)
+    U_G[0] = 3e38
+    assert size(single(rng, [[5, 5]], [2], 3, U_G, np.eye(3)), 1e-3) <= 1e-3 * (1 + 1e-5)
+
+
+def test_a_record_that_counts_for_nothing_takes_no_other_with_it(rng, way):
+    x = np.full((100, 2), 1e20)  # so large that their own norms overflow, but not the transformed
+    U_A, y = 1e-20 * np.eye(3), np.zeros(100, int)
+    assert size(single(rng, x, y, 2, np.eye(2), U_A), 0.1) == pytest.approx(10, rel=1e-3)
+    x[0] = np.nan
+    assert size(single(rng, x, y, 2, np.eye(2), U_A), 0.1) == pytest.approx(9.9, rel=1e-3)
+
+
+def test_weights_of_few_digits_do_not_stretch_the_clip(rng, way):
+    x, theta = rng.standard_normal((1, 4)), np.zeros((3, 5), np.float32)
+    for sure in (0, 10, 35):
+        theta[0, -1] = sure
+        for scale in np.geomspace(1e12, 1e19, 50):
+            for other in (scale, 3e18):
+                D = single(rng, x, [0], 3, scale * np.eye(3), other * np.eye(5))
+                assert size(D, 1e-6, theta) <= 1e-6 * (1 + 1e-5)
 
 
 # --- whole runs ---------------------------------------------------------------------------------
