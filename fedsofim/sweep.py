@@ -28,7 +28,7 @@ from strategies.rule import ServerState
 
 # Heads in one stack: enough that the data's way through the cache is paid for many times over,
 # few enough that a chunk's logits stay in it.
-STACK = 32
+STACK = 64
 
 
 class Result(NamedTuple):
