@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedsofim import __version__
@@ -85,7 +86,8 @@ def _main(arguments: Sequence[str]) -> None:
     elif command in ("--help", "-h", "help"):
         print(USAGE)
     elif command == "--version":
-        print(f"fedsofim {__version__}")
+        kernel = "compiled kernel" if find_spec("fedsofim_kernel") else "no compiled kernel"
+        print(f"fedsofim {__version__} ({kernel})")
     elif command in COMMANDS:
         COMMANDS[command](rest)
     else:
