@@ -95,6 +95,11 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    if {"--help", "-h"} & {*arguments}:
+        from fedsofim.manual import manual
+
+        chosen = [a for a in arguments if not a.startswith("-")]
+        return print(_telling_config_errors(lambda: manual(chosen), chosen))
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig

@@ -88,7 +88,15 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it."""
+    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it.
+
+    Attributes:
+        rounds: how many rounds, T.
+        seed: of all random numbers of a simulation: division, first parameters, noise.
+        participation: the fraction of the clients in a round, drawn anew each round.
+        aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
+            by their public sizes.
+    """
 
     dataset: DatasetConfig
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
@@ -225,31 +233,39 @@ class Config:
         return self.plan().epsilon(self.cost(self.rounds if rounds is None else rounds))
 
 
-def parse(values: Mapping[str, Any]) -> Config:
-    """Check a plain config, as Hydra composes it, and give it types."""
-    kinds: dict[str, type[Any]] = {
-        "dataset": DatasetConfig,
-        "backbone": BackboneConfig,
-        "features": FeaturesConfig,
-        "partition": Partition,
-        "privacy": Privacy,
-        "engine": Engine,
-        "output": Output,
-    }
-    for key in (*kinds, "client", "strategy"):
+KINDS: dict[str, type[Any]] = {
+    "dataset": DatasetConfig,
+    "backbone": BackboneConfig,
+    "features": FeaturesConfig,
+    "partition": Partition,
+    "privacy": Privacy,
+    "engine": Engine,
+    "output": Output,
+}
+NAMED: dict[str, Mapping[str, type[Any]]] = {
+    "client": CLIENTS,
+    "strategy": STRATEGIES,
+    "model": MODELS,
+    "transform": TRANSFORMS,
+}
+
+
+def kinds_of(values: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """The class of each part of a plain config, as Hydra composes it."""
+    for key in (*KINDS, "client", "strategy"):
         require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
-    typed = dict(values)
-    registries: dict[str, Mapping[str, type[Any]]] = {
-        "client": CLIENTS,
-        "strategy": STRATEGIES,
-        "model": MODELS,
-        "transform": TRANSFORMS,
+    return KINDS | {
+        key: choose(registry, values[key].get("name"), f"{key}.name")
+        for key, registry in NAMED.items()
+        if key in values  # else a default: the config was written before there was a choice
     }
-    for key, registry in registries.items():
-        if key not in values:
-            continue  # a default; the config was written before there was a choice
-        typed[key] = dict(values[key])
-        kinds[key] = choose(registry, typed[key].pop("name", None), f"{key}.name")
+
+
+def parse(values: Mapping[str, Any]) -> Config:
+    """Check a plain config, and give it types."""
+    kinds, typed = kinds_of(values), dict(values)
+    for key in NAMED.keys() & kinds.keys():
+        typed[key] = {k: v for k, v in values[key].items() if k != "name"}
     typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
     typed["partition"] = _counted(values["partition"], typed["dataset"])
     for key, kind in kinds.items():

@@ -35,8 +35,8 @@ class Rule(ABC):
     Attributes:
         lr: the learning rate $\eta_0$.
         setup_kind: the name of what clients release before the first round, if the rule needs it.
-        schedule: how it falls over the run: not at all, linearly or as a half cosine to zero, or
-            as $1/\sqrt{t+1}$.
+        schedule: how the rate falls over the run: not at all, linearly or as a half cosine to zero,
+            or as $1/\sqrt{t+1}$.
     """
 
     setup_kind: ClassVar[str | None] = None

@@ -1,6 +1,7 @@
 """The program as a person meets it."""
 
 import json
+import re
 import resource
 
 import numpy as np
@@ -8,6 +9,9 @@ import pytest
 import yaml
 
 from fedsofim import __version__
+from fedsofim.compose import CONF, compose
+from fedsofim.manual import manual
+from fedsofim.run_config import KINDS, NAMED
 from strategies import STRATEGIES
 
 
@@ -160,10 +164,20 @@ def test_help_of_every_command(inside):
     assert inside("--version").stdout.startswith(f"fedsofim {__version__} (")
     for command in ("resume", "calibrate"):
         assert f"usage: fedsofim {command}" in inside(command, "--help").stdout
-    page = inside("run", "--help").stdout
-    for words in ("strategy: ", "sofim", "dataset: ", "pathmnist", "epsilon: 10", "rounds: 70"):
+    page = inside("run", "strategy=fedadam", "--help").stdout
+    for words in ("adafedprox", "pathmnist", "privacy.epsilon=10", "rounds=70", "strategy.beta1="):
         assert words in page
-    assert "Powered by" not in page
+    assert "decay of m" in page
+    assert inside("run", "strategy=adam", "--help").returncode == 2
+
+
+@pytest.mark.parametrize("group", sorted({*KINDS, *NAMED} - {"features", "output"}))
+def test_every_key_of_every_choice_has_a_meaning(group):
+    for option in (CONF / group).glob("*.yaml"):
+        chosen = [f"{group}={option.stem}"]
+        page = manual(chosen)
+        for key in compose(chosen)[group].keys() - {"name"}:
+            assert re.search(rf"^  {group}\.{key}=.*\n? .*\w", page, re.MULTILINE), (option, key)
 
 
 def test_cfg_shows_the_config_and_does_not_run(inside, tmp_path):
