@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedsofim.curves import Curve, is_sweep, read, unscored
+from fedsofim.curves import Curve, is_sweep, places, read, unscored
 from fedsofim.report import STYLE, heat_map_of
 from fedsofim.svg import Point, line_chart, strip_plot, swatch
 from fedsofim.sweep import Sweep
@@ -37,21 +37,21 @@ def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
 
 def _section(curves: Sequence[Curve]) -> str:
     """All that is shown of the runs on the same data."""
-    labels, budgets = _labels(curves), list(dict.fromkeys(curve.budget for curve in curves))
-    told = ""
+    labels, told = _labels(curves), ""
     if len(labels) > DRAWN:
         best = {k: max(c.final for c in curves if c.label == k) for k in labels}
         top = sorted(labels, key=lambda label: -best[label])[:DRAWN]
         told = f"<p>Drawn: the best {DRAWN} of {len(labels)} settings. The table has all.</p>"
         labels = [label for label in labels if label in top]
     legend = "".join(f"<li>{swatch(i)} {escape(name)}</li>" for i, name in enumerate(labels))
+    budgets = dict.fromkeys(curve.budget for curve in curves if curve.label in labels)
     charts = [_convergence(curves, budget, labels) for budget in budgets]
     if len([budget for budget in budgets if budget]) > 1:
         charts.append(_frontier(curves, labels))
     charts += [_noise(curves, budget, labels) for budget in budgets]
     return (
         f'{told}<ul class="legend" aria-label="Legend">{legend}</ul>'
-        f'<div class="charts">{"".join(charts)}</div>{_targets(curves, budgets)}'
+        f'<div class="charts">{"".join(charts)}</div>{_targets(curves)}'
     )
 
 
@@ -113,9 +113,9 @@ def _frontier(curves: Sequence[Curve], labels: Sequence[str]) -> str:
     return line_chart(series, title=title, x="epsilon", log_x=True)
 
 
-def _targets(curves: Sequence[Curve], budgets: Sequence[float | None]) -> str:
+def _targets(curves: Sequence[Curve]) -> str:
     """Final accuracy, and the rounds it took to come close to the best one, by budget."""
-    labels = _labels(curves)
+    labels, budgets = _labels(curves), dict.fromkeys(curve.budget for curve in curves)
     columns: list[dict[str, tuple[str, str, bool]]] = []
     targets = []
     for budget in budgets:
@@ -232,4 +232,5 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write(paths: Sequence[Path], out: Path) -> None:
     """Compare the runs in these directories on one page."""
+    paths = places(paths)
     out.write_text(page(read(paths), paths))

@@ -11,6 +11,14 @@ from fedsofim.sweep import Sweep, scene
 
 # What the label of a run leaves out: its heading says it, or it is the same for all seeds.
 ELSEWHERE = ("strategy.name", "privacy.epsilon", "privacy.noise_multiplier", "seed")
+# And what goes without saying, as null does.
+USUAL = {
+    "dataset.holdout": 0,
+    "engine.name": "local",
+    "model.name": "head",
+    "participation": 1,
+    "transform.name": "none",
+}
 
 
 class Curve(NamedTuple):
@@ -44,8 +52,7 @@ class _Run(NamedTuple):
 
 def read(paths: Sequence[Path]) -> list[Curve]:
     """The scored runs in these directories, each a run's or a sweep's."""
-    runs = [run for path in dict.fromkeys(p.resolve() for p in paths) for run in _runs(path)]
-    runs = [run for run in runs if run.rows]
+    runs = [run for path in places(paths) for run in _runs(path) if run.rows]
     if not runs:
         raise ConfigError(f"{', '.join(map(str, paths))}: no round that was scored")
     flat = [dict(_flatten(run.config)) for run in runs]
@@ -59,6 +66,21 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     ]
 
 
+def places(paths: Sequence[Path]) -> list[Path]:
+    """The runs and sweeps that are meant: each once, and of any other folder those in it."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        require(path.is_dir(), f"{path}: there is no such directory")
+        inside = [path] if _is_place(path) else sorted(filter(_is_place, path.iterdir()))
+        require(bool(inside), f"{path}: neither a run nor a sweep, and holds none")
+        found |= dict.fromkeys(place.resolve() for place in inside)
+    return list(found)
+
+
+def _is_place(path: Path) -> bool:
+    return is_sweep(path) or (path / "config.yaml").is_file()
+
+
 def unscored(paths: Sequence[Path]) -> list[Path]:
     """The directories in which no round was scored: nothing of them can be drawn."""
     return [path for path in paths if not any(run.rows for run in _runs(path))]
@@ -70,7 +92,6 @@ def is_sweep(path: Path) -> bool:
 
 
 def _runs(path: Path) -> Iterable[_Run]:
-    require(path.is_dir(), f"{path}: there is no such directory")
     if is_sweep(path):
         sweep = Sweep.open(path)
         for index, rows in sorted(sweep.finished().items()):
@@ -131,9 +152,16 @@ def _labels(flat: Sequence[Row], places: Sequence[Any]) -> list[str]:
 
 
 def _words(one: Row, keys: Iterable[str], others: Sequence[Row]) -> list[str]:
-    """The values of those keys that differ among the others."""
-    apart = [key for key in keys if len({str(other.get(key)) for other in others}) > 1]
-    return [f"{key.rpartition('.')[2]} {one[key]}" for key in apart]
+    """The values of those keys that differ among the others, or among those of the same name."""
+    words = []
+    for key in keys:
+        group, _, last = key.rpartition(".")
+        kin = others
+        if last != "name":
+            kin = [o for o in others if o.get(f"{group}.name") == one.get(f"{group}.name")]
+        if len({str(o.get(key)) for o in kin}) > 1 and one[key] != USUAL.get(key):
+            words.append(f"{group if last == 'name' else last} {one[key]}")
+    return words
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -12,7 +12,8 @@ STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:74rem;margin:2rem auto;padding:0 1rem}
 h1{margin-bottom:0}p.lead{margin-top:.2rem;opacity:.75}h2{margin:2rem 0 .5rem}
-.charts{display:flex;flex-wrap:wrap;gap:1rem}svg{max-width:100%;height:auto}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,26rem),1fr));gap:1rem}
+.charts svg{width:100%}svg{max-width:100%;height:auto}
 .wide{overflow-x:auto}.wide svg{max-width:none}td.best{font-weight:700}
 table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .75rem;text-align:right;white-space:nowrap;
@@ -22,7 +23,7 @@ tbody th{font-weight:400}
 pre{padding:1rem;background:#8881;border-radius:.5rem;white-space:pre-wrap;overflow-wrap:anywhere}
 @media(max-width:40rem){th,td{padding:.25rem .4rem;font-size:.85rem}}
 @media print{body{max-width:none;margin:0;font-size:11pt}svg,tr,pre{break-inside:avoid}
-h2{break-after:avoid}.charts svg{width:48%}.wide{overflow:visible}.wide svg{max-width:100%}}
+h2{break-after:avoid}.charts{grid-template-columns:1fr 1fr}.wide{overflow:visible}.wide svg{max-width:100%}}
 .warn{background:#b91c1c;color:#fff;padding:.5rem 1rem;border-radius:.5rem}
 """
 

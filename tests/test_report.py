@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from fedsofim import compare, curves
@@ -23,6 +24,22 @@ def test_runs_are_told_apart_by_all_that_differs_but_the_seed(small, tmp_path):
     assert len({c.budget for c in found}) == 2  # z = 50 keeps less than 10
     assert len({c.scene for c in found}) == 2
     assert {c.label for c in found} == {"sofim"}
+
+
+def test_labels_say_what_is_unusual_once(small, tmp_path):
+    Sweep.begin(tmp_path / "s", [*small, "strategy.lr=0.1,0.2"]).run(1, lambda *_: None)
+    run_session(compose([*small, "participation=0.5", "strategy.lr=0.1"]), tmp_path / "r")
+    probes = tmp_path / "probes.npz"
+    np.savez(probes, probe_x=np.random.default_rng(0).normal(size=(40, 5)).astype("f4"))
+    kfc = ["transform=kfc", f"transform.probes={probes}", "strategy.lr=0.1"]
+    run_session(compose([*small, *kfc]), tmp_path / "k")
+    found = curves.read([tmp_path])  # all that is in it
+    assert {c.label for c in found} == {
+        "sofim, lr 0.1",
+        "sofim, lr 0.2",
+        "sofim, lr 0.1, participation 0.5",
+        "sofim, lr 0.1, transform kfc",
+    }
 
 
 def test_an_unscored_run_is_no_curve_and_the_page_says_so(small, tmp_path):
