@@ -65,9 +65,9 @@ interrupted."""
 
 REPORT = """usage: fedsofim report DIR ... [--out FILE]
 
-Compare runs, or whole sweeps, on one self-contained HTML page (report.html by default): accuracy by
-round with bands over seeds, accuracy by epsilon, rounds to a target, what was released and what it
-cost."""
+Compare runs and sweeps on one self-contained HTML page (report.html by default): accuracy by round
+with bands over seeds, accuracy by epsilon, rounds to a target, what was released and what it cost.
+DIR is a run's, a sweep's, or a folder of them."""
 
 RESUME = """usage: fedsofim resume DIR
 
