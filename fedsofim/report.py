@@ -23,7 +23,8 @@ tbody th{font-weight:400}
 pre{padding:1rem;background:#8881;border-radius:.5rem;white-space:pre-wrap;overflow-wrap:anywhere}
 @media(max-width:40rem){th,td{padding:.25rem .4rem;font-size:.85rem}}
 @media print{body{max-width:none;margin:0;font-size:11pt}svg,tr,pre{break-inside:avoid}
-h2{break-after:avoid}.charts{grid-template-columns:1fr 1fr}.wide{overflow:visible}.wide svg{max-width:100%}}
+h2{break-after:avoid}.charts{grid-template-columns:1fr 1fr}
+.wide{overflow:visible}.wide svg{max-width:100%}}
 .warn{background:#b91c1c;color:#fff;padding:.5rem 1rem;border-radius:.5rem}
 """
 
