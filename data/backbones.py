@@ -3,6 +3,7 @@
 Parameters are named as in chenyaofo/pytorch-cifar-models, so its weights load here and ours there.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -15,17 +16,18 @@ from fedsofim.config import ConfigError, require
 VGG16_WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """A network that ends in a linear classifier of its features."""
 
     width: ClassVar[int]
 
+    @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
         """The features of normalised images: `(B, 3, 32, 32)` to `(B, width)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The classifier's logits."""
 
 
 class ResidualBlock(nn.Module):

@@ -36,10 +36,10 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """
     prefix = f"{where}." if where else ""
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for name in values:
+    for name in (name for name in values if name not in known):
         close = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(known)}"
-        require(name in known, f"{prefix}{name}: no such key; {hint}")
+        raise ConfigError(f"{prefix}{name}: no such key; {hint}")
     for name, field in known.items():
         optional = field.default is not MISSING or field.default_factory is not MISSING
         require(optional or name in values, f"{prefix}{name}: a value is missing")

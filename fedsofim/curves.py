@@ -136,14 +136,14 @@ def _scenes(configs: Sequence[Mapping[str, Any]], flat: Sequence[Row]) -> list[s
     return out
 
 
-def _labels(flat: Sequence[Row], places: Sequence[Any]) -> list[str]:
-    """The strategy of each run, and what else sets it apart from others at the same place."""
+def _labels(flat: Sequence[Row], headings: Sequence[Any]) -> list[str]:
+    """The strategy of each run, and what else sets it apart from others under its heading."""
     out = []
-    for one, place in zip(flat, places, strict=True):
+    for one, heading in zip(flat, headings, strict=True):
         rivals = [
             other
-            for other, where in zip(flat, places, strict=True)
-            if where == place and other["strategy.name"] == one["strategy.name"]
+            for other, its in zip(flat, headings, strict=True)
+            if its == heading and other["strategy.name"] == one["strategy.name"]
         ]
         here = ("output.", "dataset.", "partition.")
         keys = [k for k in one if k not in ELSEWHERE and not k.startswith(here)]
