@@ -96,7 +96,8 @@ class VGG16(Backbone):
             for width in block:
                 layers += [nn.Conv2d(before, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
                 before = width
-            layers.append(nn.MaxPool2d(2))
+            # Rounded up, so that images smaller than 32 x 32 keep a pixel to the end.
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))
         self.features = nn.Sequential(*layers)
         hidden = [nn.Linear(512, 512), nn.ReLU(), nn.Dropout()]
         hidden += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout()]

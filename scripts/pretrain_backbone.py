@@ -1,7 +1,8 @@
 """Train a backbone on CIFAR-100 by the recipe of the project's own weights.
 
     python scripts/pretrain_backbone.py resnet20 --images DIR --out resnet20.pt
-    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt --epochs 24
+    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt \\
+        --epochs 18 --lr 0.1 --dropout 0.2 --sizes 16,24,32
 
 DIR holds `cifar-100-python/` (torchvision's) or `cifar100.npz` (scripts/pack_images.py); a `.npz`
 file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same command with
@@ -9,6 +10,8 @@ file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same c
 
 SGD with Nesterov momentum .9, weight decay 5e-4, batches of 128, one learning-rate cycle (.025 up
 to .25 over the first 20 %, down to .000025), random crops from 4 black pixels around, random flips.
+With --sizes images grow: each size serves an equal share of the epochs. Small images cost little, and
+a network that has learnt from them needs few epochs of full size.
 """
 
 import argparse
@@ -51,7 +54,19 @@ class Recipe:
     weight_decay: float = 5e-4
     warmup: float = 0.2
     pad: int = 4
+    sizes: tuple[int, ...] = (32,)
+    dropout: float = 0.5
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            all(8 <= s <= 32 for s in self.sizes), f"--sizes {self.sizes}: each must be 8 to 32"
+        )
+        require(0 <= self.dropout < 1, f"--dropout {self.dropout}: must be in [0, 1)")
+
+    def size_at(self, epoch: int) -> int:
+        """Width and height of the images of an epoch (from 0)."""
+        return self.sizes[epoch * len(self.sizes) // self.epochs]
 
     def lr_at(self, share: float) -> float:
         """The learning rate when this share of all steps is done: a cosine up, a cosine down."""
@@ -107,6 +122,14 @@ def augment(x: Tensor, pad: int) -> Tensor:
     )
 
 
+def shrink(x: Tensor, size: int) -> Tensor:
+    """Normalised images at another size, averaged over what a new pixel covers."""
+    if x.shape[-1] == size:
+        return x
+    small = nn.functional.interpolate(x, (size, size), mode="bilinear", antialias=True)
+    return small.contiguous(memory_format=torch.channels_last)
+
+
 class Training:
     """A training that can be left after any step and taken up again.
 
@@ -118,6 +141,9 @@ class Training:
         torch.manual_seed(recipe.seed)
         network = BACKBONES[recipe.backbone](classes)
         self.network: Backbone = network.to(memory_format=torch.channels_last)
+        for module in self.network.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = recipe.dropout
         self.optimizer = torch.optim.SGD(
             self.network.parameters(),
             lr=recipe.lr,
@@ -140,7 +166,7 @@ class Training:
         order = np.random.default_rng((recipe.seed, epoch)).permutation(len(self.images.y))
         rows = torch.from_numpy(order[k * recipe.batch : (k + 1) * recipe.batch])
         torch.manual_seed(recipe.seed * 1_000_003 + self.step)
-        x = normalise(augment(self.images.x[rows], recipe.pad))
+        x = shrink(normalise(augment(self.images.x[rows], recipe.pad)), recipe.size_at(epoch))
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.lr_at(self.step / max(self.steps - 1, 1))
         self.network.train()
@@ -236,6 +262,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=Recipe.epochs)
     parser.add_argument("--batch", type=int, default=Recipe.batch)
     parser.add_argument("--lr", type=float, default=Recipe.lr)
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: tuple(int(s) for s in text.split(",")),
+        default=Recipe.sizes,
+        help="widths of the images, each for an equal share of the epochs: 16,24,32",
+    )
+    parser.add_argument("--dropout", type=float, default=Recipe.dropout, help="of VGG's classifier")
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     return parser.parse_args()
@@ -249,9 +282,8 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.out}: was begun already; --resume goes on with it",
     )
     require(not arguments.resume or checkpoint.is_file(), f"{checkpoint}: there is none to resume")
-    recipe = Recipe(
-        **{k: getattr(arguments, k) for k in ("backbone", "epochs", "batch", "lr", "seed")}
-    )
+    names = ("backbone", "epochs", "batch", "lr", "sizes", "dropout", "seed")
+    recipe = Recipe(**{k: getattr(arguments, k) for k in names})
     images, test, classes = open_images(arguments.images)
     training = Training(recipe, classes, images)
     if arguments.resume:
