@@ -9,7 +9,7 @@ demo: setup
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml constraints.txt fedsofim/kernel.c
+.venv/.ready: pyproject.toml constraints.txt fedsofim/models/kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[vision,test,tables,figures,lint]'
@@ -24,7 +24,7 @@ test-slow: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	scripts/one_tree build/one && MYPYPATH=build/one $(BIN)/mypy
 
 clean:
 	rm -rf .venv build dist *.egg-info fedsofim_kernel.*

@@ -1,14 +1,14 @@
 """What clients compute on their own records, and release: one file a kind, found by name."""
 
-from clients.alone import Alone
-from clients.covariance import Covariance
-from clients.finetune import FineTune
-from clients.gradient import Gradient
-from clients.pfedsop import PFedSOP
-from clients.program import Client, Program
-from clients.scaffold import ScaffoldSteps
-from clients.steps import LocalSteps
-from clients.tree import Tree
+from fedsofim.clients.alone import Alone
+from fedsofim.clients.covariance import Covariance
+from fedsofim.clients.finetune import FineTune
+from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.pfedsop import PFedSOP
+from fedsofim.clients.program import Client, Program
+from fedsofim.clients.scaffold import ScaffoldSteps
+from fedsofim.clients.steps import LocalSteps
+from fedsofim.clients.tree import Tree
 
 CLIENTS: dict[str, type[Program]] = {
     "gradient": Gradient,

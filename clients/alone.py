@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from fedsofim.clients.personal import PersonalSteps, plain_gradients
+from fedsofim.clients.program import Client, Noise
 
-from clients.personal import PersonalSteps, plain_gradients
-from clients.program import Client, Noise
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
 from fedsofim.privacy.plan import Protection
 
 

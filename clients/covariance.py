@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.program import Client, Noise
 
-from clients.gradient import Gradient
-from clients.program import Client, Noise
-from fedsofim.config import require
-from fedsofim.head import examples_of
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models.head import examples_of
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
 

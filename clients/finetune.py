@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from fedsofim.clients.personal import TunedSteps, released_gradients
+from fedsofim.clients.program import Client, Noise
 
-from clients.personal import TunedSteps, released_gradients
-from clients.program import Client, Noise
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
 from fedsofim.privacy.plan import Protection
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
 
-from clients.program import Client, Noise, Program, Stateless, noisy_gradients
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
 from fedsofim.privacy.plan import Protection
 
 

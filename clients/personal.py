@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from fedsofim.clients.program import Client, Noise, noisy_gradients
+from fedsofim.clients.steps import LocalSteps
 
-from clients.program import Client, Noise, noisy_gradients
-from clients.steps import LocalSteps
-from fedsofim.config import require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models.records import Records
 from fedsofim.privacy.plan import Protection
-from fedsofim.records import Records
 
 # The gradients of some clients, each at its own parameters, in local step k.
 Gradients = Callable[[Array, Sequence[Client], int], Array]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from fedsofim.clients.personal import TunedSteps, released_gradients
+from fedsofim.clients.program import Client, Noise
 
-from clients.personal import TunedSteps, released_gradients
-from clients.program import Client, Noise
-from fedsofim.linalg import Array, Scale
+from fedsofim.core.arrays import Array, Scale
 from fedsofim.privacy.plan import Protection
 
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedsofim.config import require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
 from fedsofim.privacy.plan import Protection
-from fedsofim.records import Factors, Records
 
 # The noise stream of a client, by its id and the number of the draw within the round.
 Noise = Callable[[int, int], NormalSource]

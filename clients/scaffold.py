@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from fedsofim.clients.program import Client, Noise, noisy_gradients
+from fedsofim.clients.steps import LocalSteps
 
-from clients.program import Client, Noise, noisy_gradients
-from clients.steps import LocalSteps
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
 from fedsofim.privacy.plan import Protection
 
 

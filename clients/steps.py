@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
 
-from clients.program import Client, Noise, Program, noisy_gradients
-from fedsofim.config import require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 from fedsofim.privacy.plan import Protection
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
+from fedsofim.clients.program import Client, Noise, Program
 
-from clients.program import Client, Noise, Program
-from fedsofim.config import require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models.records import Records
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
-from fedsofim.records import Records
 
 
 class TreeState(NamedTuple):

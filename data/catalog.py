@@ -6,13 +6,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fedsofim.data.datasets import MEDMNIST, OWNERS, DatasetConfig
+from fedsofim.data.download import Watch, download, silent
+from fedsofim.data.images import (
+    Batch,
+    ImageSet,
+    Reading,
+    Split,
+    folder_files,
+    folder_images,
+    npz_images,
+)
+from fedsofim.data.vision import optional, torchvision
 
-from data.datasets import MEDMNIST, OWNERS, DatasetConfig
-from data.download import Watch, download, silent
-from data.images import Batch, ImageSet, Reading, Split, folder_files, folder_images, npz_images
-from data.vision import optional, torchvision
-from fedsofim.config import ConfigError, require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
 
 # torchvision's class, and the folder that its archive unpacks to.
 CIFAR_FILES = {

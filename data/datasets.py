@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from fedsofim.data import npz
+from fedsofim.data.images import client_names, image_array, owners
 
-from data import npz
-from data.images import client_names, image_array, owners
-from data.place import embedded
-from fedsofim.config import ConfigError, require
-from fedsofim.linalg import Array
-from fedsofim.rng import Purpose, stream
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.shipped import shipped
 
-EMBEDDED = embedded()
+EMBEDDED = shipped("data/embedded")
 CIFAR = ("cifar10", "cifar100")
 MEDMNIST = (  # the 2D sets
     *("bloodmnist", "breastmnist", "chestmnist", "dermamnist", "octmnist", "organamnist"),

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from fedsofim.config import ConfigError, require
+from fedsofim.core.errors import ConfigError, require
 
 CHUNK = 1 << 20
 TIMEOUT = 30  # seconds without a byte

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fedsofim.data import npz
+from fedsofim.data.catalog import Source, locate
+from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.download import Watch, silent
+from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
+from fedsofim.data.vision import optional
 
-from data import npz
-from data.catalog import Source, locate
-from data.datasets import DatasetConfig
-from data.download import Watch, silent
-from data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
-from data.vision import optional
 from fedsofim import __version__
-from fedsofim.config import require
-from fedsofim.files import whole, write_whole
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.files import whole, write_whole
 
 
 class _Inputs(NamedTuple):
@@ -108,8 +108,8 @@ class Extraction:
 
     def _extract(self, inputs: _Inputs, out: Path, watch: Watch) -> None:
         optional("torch")
-        from data.backbones import load_backbone, random_backbone
-        from data.extraction import extract, probe_features
+        from fedsofim.data.backbones import load_backbone, random_backbone
+        from fedsofim.data.extraction import extract, probe_features
 
         source, weights, recipe = inputs
         name, options = self.backbone.name, self.features

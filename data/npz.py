@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from fedsofim.config import ConfigError, require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
 
 # What reading a damaged archive can raise.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)

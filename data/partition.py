@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsofim.config import ConfigError, require
-from fedsofim.linalg import Array
-from fedsofim.rng import Purpose, stream
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.rng import Purpose, stream
 
 # A client holds at least this share of the mean client's records unless `min_size` says otherwise:
 # 800 of CIFAR-10's records with 20 clients.

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.config import require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 
 
 def pink_noise(

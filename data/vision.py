@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 MISSING_OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

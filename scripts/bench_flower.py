@@ -29,11 +29,11 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from fedsofim import session
-from fedsofim.compose import compose
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import Engine, parse
 from fedsofim.engines.ray import backend_config, quiet
-from fedsofim.experiment import prepare
-from fedsofim.run_config import Engine, parse
+from fedsofim.runs import session
+from fedsofim.runs.experiment import prepare
 
 LIMIT = 1.3
 ENGINE = Engine(name="ray", processes=2)

@@ -11,12 +11,13 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from clients.program import transformed
-from fedsofim.compose import compose
+from fedsofim.clients.program import transformed
+from fedsofim.strategies.rule import broadcast
+
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, prepare
-from fedsofim.run_config import parse
-from strategies.rule import broadcast
+from fedsofim.runs.experiment import begin, prepare
 
 
 def seconds(transform: str, rounds: int) -> Iterator[float]:

@@ -15,15 +15,15 @@ import time
 import warnings
 
 import numpy as np
+from fedsofim.clients import Client
+from fedsofim.strategies.rule import ServerState, aggregate, step
 
-from clients import Client
-from fedsofim import head
-from fedsofim.compose import compose
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
+from fedsofim.core.arrays import Array
 from fedsofim.engines import ENGINES
-from fedsofim.experiment import Experiment, begin, prepare
-from fedsofim.linalg import Array
-from fedsofim.run_config import parse
-from strategies.rule import ServerState, aggregate, step
+from fedsofim.models import head
+from fedsofim.runs.experiment import Experiment, begin, prepare
 
 
 def main() -> None:

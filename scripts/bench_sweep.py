@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedsofim.compose import compose, compose_many
+from fedsofim.config.compose import compose, compose_many
+from fedsofim.config.schema import parse
 from fedsofim.engines import local, stacked
-from fedsofim.experiment import begin, prepare
-from fedsofim.run_config import parse
-from fedsofim.sweep import single_threaded
+from fedsofim.runs.experiment import begin, prepare
+from fedsofim.studies.sweep import single_threaded
 
 
 def main() -> None:

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from fedsofim.clients import Client
+from fedsofim.data.partition import Partition, statistics
 
-from clients import Client
-from data.partition import Partition, statistics
-from fedsofim import head
-from fedsofim.compose import compose
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
 from fedsofim.engines import local
-from fedsofim.experiment import Experiment, begin
-from fedsofim.run_config import parse
+from fedsofim.models import head
+from fedsofim.runs.experiment import Experiment, begin
 
 RECORDS, FEATURES, CLASSES, ROUNDS = 50_000, 512, 10, 3
 

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from fedsofim.data import npz
+from fedsofim.data.backbones import load_backbone
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import EMBEDDED, DatasetConfig
+from fedsofim.data.extraction import extract
+from fedsofim.data.features import code
+from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 from rich.console import Console
 
-from data import npz
-from data.backbones import load_backbone
-from data.catalog import locate
-from data.datasets import EMBEDDED, DatasetConfig
-from data.extraction import extract
-from data.features import code
-from data.recipe import OWN_WEIGHTS, Preprocessing
-from fedsofim.config import ConfigError
-from fedsofim.features_command import watching
+from fedsofim.cli.features import watching
+from fedsofim.core.errors import ConfigError
 
 
 def regenerate(dataset: str, root: Path) -> dict[str, np.ndarray]:

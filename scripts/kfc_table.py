@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from fedsofim.data.datasets import DatasetConfig, load
 
-from data.datasets import DatasetConfig, load
-from fedsofim.compose import compose_many
-from fedsofim.linalg import inverse_root
-from fedsofim.run_config import parse
-from fedsofim.sweep import run_all
+from fedsofim.config.compose import compose_many
+from fedsofim.config.schema import parse
+from fedsofim.core.linalg import inverse_root
+from fedsofim.studies.sweep import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = {"cifar10": "CIFAR-10", "pathmnist": "PathMNIST"}

@@ -7,14 +7,14 @@ down to a client, come up from it, and are kept by client and server between rou
 """
 
 import numpy as np
+from fedsofim.strategies import STRATEGIES
 
-from fedsofim.compose import compose
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
+from fedsofim.core.arrays import flatten
 from fedsofim.engines.local import run
-from fedsofim.experiment import begin, prepare
 from fedsofim.privacy.accounting import GaussianEvent
-from fedsofim.run_config import parse
-from fedsofim.tree import flatten
-from strategies import STRATEGIES
+from fedsofim.runs.experiment import begin, prepare
 
 
 def main() -> None:

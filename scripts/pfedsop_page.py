@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.svg import strip_plot
+from fedsofim.reports.svg import strip_plot
 
 Cells = Mapping[str, Mapping[str, Any]]
 TITLES = {

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pfedsop_page
+from fedsofim.clients import Program
+from fedsofim.clients.personal import TunedSteps
+from fedsofim.strategies.rule import ServerState
 
-from clients import Program
-from clients.personal import TunedSteps
-from fedsofim import personal
-from fedsofim.compose import compose_many
+from fedsofim.config.compose import compose_many
+from fedsofim.config.schema import Config, parse
+from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked
-from fedsofim.experiment import prepare
-from fedsofim.linalg import Array
-from fedsofim.run_config import Config, parse
-from strategies.rule import ServerState
+from fedsofim.runs import personal_tests as personal
+from fedsofim.runs.experiment import prepare
 
 ROUNDS, SEEDS, TUNING_SEED = 70, (0, 1), 100
 SHOWN = (1, 2, 5, 10, 20, 40, 70)

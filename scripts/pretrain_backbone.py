@@ -1,7 +1,7 @@
-"""Train a backbone on CIFAR-100 by the recipe of the project's own weights.
+r"""Train a backbone on CIFAR-100 by the recipe of the project's own weights.
 
     python scripts/pretrain_backbone.py resnet20 --images DIR --out resnet20.pt
-    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt \\
+    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt \
         --epochs 18 --lr 0.1 --dropout 0.2 --sizes 16,24,32
 
 DIR holds `cifar-100-python/` (torchvision's) or `cifar100.npz` (scripts/pack_images.py); a `.npz`
@@ -10,8 +10,8 @@ file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same c
 
 SGD with Nesterov momentum .9, weight decay 5e-4, batches of 128, one learning-rate cycle (.025 up
 to .25 over the first 20 %, down to .000025), random crops from 4 black pixels around, random flips.
-With --sizes images grow: each size serves an equal share of the epochs. Small images cost little, and
-a network that has learnt from them needs few epochs of full size.
+With --sizes images grow: each size serves an equal share of the epochs. Small images cost little,
+and a network that has learnt from them needs few epochs of full size.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from fedsofim.data.backbones import BACKBONES, Backbone
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.images import Split
+from fedsofim.data.recipe import Preprocessing
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from data.backbones import BACKBONES, Backbone
-from data.catalog import locate
-from data.datasets import DatasetConfig
-from data.images import Split
-from data.recipe import Preprocessing
-from fedsofim.config import ConfigError, require
+from fedsofim.core.errors import ConfigError, require
 
 console = Console(highlight=False)
 

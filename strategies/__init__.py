@@ -1,16 +1,16 @@
 """Federated methods: one file each, found by name."""
 
-from strategies.adafedprox import AdaFedProx
-from strategies.adaptive import FedAdam, FedYogi
-from strategies.alone import Alone
-from strategies.fedavg import FedAvg
-from strategies.fedfc import FedFC
-from strategies.fedgd import FedGD
-from strategies.ftrl import FTRL
-from strategies.pfedsop import PFedSOP
-from strategies.rule import Rule
-from strategies.scaffold import Scaffold
-from strategies.sofim import Sofim
+from fedsofim.strategies.adafedprox import AdaFedProx
+from fedsofim.strategies.adaptive import FedAdam, FedYogi
+from fedsofim.strategies.alone import Alone
+from fedsofim.strategies.fedavg import FedAvg
+from fedsofim.strategies.fedfc import FedFC
+from fedsofim.strategies.fedgd import FedGD
+from fedsofim.strategies.ftrl import FTRL
+from fedsofim.strategies.pfedsop import PFedSOP
+from fedsofim.strategies.rule import Rule
+from fedsofim.strategies.scaffold import Scaffold
+from fedsofim.strategies.sofim import Sofim
 
 STRATEGIES: dict[str, type[Rule]] = {
     "fedgd": FedGD,

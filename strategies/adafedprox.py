@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from fedsofim.strategies.fedavg import FedAvg
+from fedsofim.strategies.rule import ServerState
 
-from fedsofim.config import require
-from fedsofim.linalg import Array
-from strategies.fedavg import FedAvg
-from strategies.rule import ServerState
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from fedsofim.strategies.rule import Nothing, Rule
 
-from fedsofim.config import require
-from fedsofim.linalg import Array
-from strategies.rule import Nothing, Rule
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from strategies.fedgd import FedGD
+from fedsofim.strategies.fedgd import FedGD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedsofim.linalg import Array
-from strategies.rule import Nothing, Rule
+from fedsofim.strategies.rule import Nothing, Rule
+
+from fedsofim.core.arrays import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedsofim.config import require
-from strategies.fedgd import FedGD
+from fedsofim.strategies.fedgd import FedGD
+
+from fedsofim.core.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

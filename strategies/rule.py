@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedsofim.config import require
-from fedsofim.linalg import Array
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 
 Schedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from fedsofim.strategies.rule import Rule, ServerState
 
-from fedsofim.config import require
-from fedsofim.linalg import Array
-from strategies.rule import Rule, ServerState
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 
 
 class ScaffoldBuffers(NamedTuple):

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from fedsofim.strategies.rule import Rule
 
-from fedsofim.config import require
-from fedsofim.linalg import Array, rank_one_solve
-from strategies.rule import Rule
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.linalg import rank_one_solve
 
 
 class SofimBuffers(NamedTuple):

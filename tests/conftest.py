@@ -12,10 +12,10 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 
-from fedsofim import head
-from fedsofim.cli import main
-from fedsofim.compose import compose
-from fedsofim.run_config import parse
+from fedsofim.cli.main import main
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
+from fedsofim.models import head
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,7 +52,7 @@ def cli(tmp_path, environment):
     """Run the program in an empty directory; returns what `subprocess.run` does."""
 
     def run(*arguments):
-        command = [sys.executable, "-m", "fedsofim.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "fedsofim", *map(str, arguments)]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
         )
@@ -88,7 +88,7 @@ def start(tmp_path, environment):
 
     def run(*arguments):
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedsofim.cli", *map(str, arguments)],
+            [sys.executable, "-m", "fedsofim", *map(str, arguments)],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,

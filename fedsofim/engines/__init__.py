@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fedsofim.engines.local import OnRound
 from fedsofim.engines.local import run as run_local
-from fedsofim.experiment import Experiment, RunState
+from fedsofim.runs.experiment import Experiment, RunState
 
 # Trains from a state to the last round, or until `OnRound` says stop.
 Run = Callable[[Experiment, RunState, OnRound], RunState]

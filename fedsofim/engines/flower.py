@@ -6,15 +6,14 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.engines import Run
 from fedsofim.engines.local import OnRound
-from fedsofim.experiment import Experiment, RunState, refresh
-from fedsofim.linalg import Array
-from fedsofim.tree import flatten, unflatten
-from strategies.base import RuleStrategy
-from strategies.flower import FLOWER
-from strategies.roster import Roster
-from strategies.terms import Terms
+from fedsofim.federation.methods import FLOWER
+from fedsofim.federation.quorum import Terms
+from fedsofim.federation.roster import Roster
+from fedsofim.federation.strategy import RuleStrategy
+from fedsofim.runs.experiment import Experiment, RunState, refresh
 
 
 def terms_of(experiment: Experiment) -> Terms:

@@ -5,12 +5,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from clients.program import transformed
-from fedsofim.experiment import Experiment, RunState, refresh
-from fedsofim.linalg import Array
-from fedsofim.participation import put, take
-from fedsofim.rng import Purpose, stream
-from strategies.rule import aggregate, broadcast, step
+from fedsofim.clients.program import transformed
+from fedsofim.core.arrays import Array, put, take
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.runs.experiment import Experiment, RunState, refresh
+from fedsofim.strategies.rule import aggregate, broadcast, step
 
 
 class OnRound(Protocol):

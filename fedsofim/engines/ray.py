@@ -14,12 +14,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from fedsofim.client_app import app as client_app
-from fedsofim.config import ConfigError
+from fedsofim.config.schema import Engine
+from fedsofim.core.errors import ConfigError
 from fedsofim.engines.flower import over
 from fedsofim.engines.local import OnRound
-from fedsofim.experiment import Experiment, RunState
-from fedsofim.run_config import Engine
+from fedsofim.federation.client_app import app as client_app
+from fedsofim.runs.experiment import Experiment, RunState
 
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:

@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from clients.program import transformed
-from fedsofim.experiment import Experiment, refresh
-from fedsofim.linalg import Array
-from fedsofim.participation import put, take
+from fedsofim.clients.program import transformed
+from fedsofim.config.schema import Config
+from fedsofim.core.arrays import Array, put, take
+from fedsofim.core.rng import Purpose, stream
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
-from fedsofim.rng import Purpose, stream
-from fedsofim.run_config import Config
-from strategies.rule import ServerState, aggregate, broadcast, start, step
+from fedsofim.runs.experiment import Experiment, refresh
+from fedsofim.strategies.rule import ServerState, aggregate, broadcast, start, step
 
 
 def stack_key(config: Config) -> Hashable:

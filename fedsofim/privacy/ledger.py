@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
-from fedsofim.config import ConfigError, require
-from fedsofim.files import sync_folder
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import sync_folder
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import Adjacency
 

@@ -4,7 +4,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from fedsofim.linalg import Array, Scale
+from fedsofim.core.arrays import Array, Scale
 
 Adjacency = Literal["replace-one", "add-remove"]
 

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fedsofim.config import require
-from fedsofim.linalg import Scale
+from fedsofim.core.arrays import Scale
+from fedsofim.core.errors import require
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from fedsofim.clients import CLIENTS, Client
+from fedsofim.clients.program import noisy_gradients
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.rule import start
 from scipy.stats import kstest
 
-from clients import CLIENTS, Client
-from clients.program import noisy_gradients
-from fedsofim import head
-from fedsofim.config import ConfigError
-from fedsofim.rng import Purpose, stream
-from strategies import STRATEGIES
-from strategies.rule import start
+from fedsofim.core.errors import ConfigError
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.models import head
 
 ROUNDS = 4
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from fedsofim.data.backbones import BACKBONES, load_backbone, random_backbone
+from fedsofim.data.extraction import inputs
+from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 from image_sets import shared
 from PIL import Image
 from torch import nn
 
-from data.backbones import BACKBONES, load_backbone, random_backbone
-from data.extraction import inputs
-from data.recipe import OWN_WEIGHTS, Preprocessing
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 
 def resnet20_names():

@@ -3,11 +3,11 @@ import pickle
 
 import numpy as np
 import pytest
+from fedsofim.data.datasets import DatasetConfig, load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.datasets import DatasetConfig, load
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 
 def read(path, **options):

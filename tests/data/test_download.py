@@ -7,14 +7,14 @@ import tarfile
 import urllib.request
 
 import pytest
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.download import download
+from fedsofim.data.recipe import HUB_WEIGHTS, BackboneConfig
+from fedsofim.data.vision import optional, torchvision
 from image_sets import write_npz
 
-from data.catalog import locate
-from data.datasets import DatasetConfig
-from data.download import download
-from data.recipe import HUB_WEIGHTS, BackboneConfig
-from data.vision import optional, torchvision
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 
 @pytest.fixture

@@ -4,19 +4,19 @@ import json
 
 import numpy as np
 import pytest
+from fedsofim.data import extraction, npz
+from fedsofim.data.backbones import load_backbone, random_backbone
+from fedsofim.data.datasets import EMBEDDED, DatasetConfig, load
+from fedsofim.data.features import Extraction, code, fingerprint, half, quantise, save
+from fedsofim.data.images import Reading, npz_images
+from fedsofim.data.probes import pink_noise
+from fedsofim.data.recipe import OWN_WEIGHTS, BackboneConfig, FeaturesConfig, Preprocessing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from image_sets import CLASSES, TRAIN, shared, write_folder, write_npz
 
-from data import extraction, npz
-from data.backbones import load_backbone, random_backbone
-from data.datasets import EMBEDDED, DatasetConfig, load
-from data.features import Extraction, code, fingerprint, half, quantise, save
-from data.images import Reading, npz_images
-from data.probes import pink_noise
-from data.recipe import OWN_WEIGHTS, BackboneConfig, FeaturesConfig, Preprocessing
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 
 def plan(tmp_path, path=None, weights="own", probes=0, precision="half", **dataset):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from image_sets import shared, write_folder, write_npz
 
-from fedsofim import cli
+from fedsofim.cli import main as cli
 
 
 @pytest.fixture

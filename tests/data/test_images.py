@@ -5,16 +5,16 @@ import tracemalloc
 import medmnist
 import numpy as np
 import pytest
+from fedsofim.data import npz
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import MEDMNIST, DatasetConfig
+from fedsofim.data.images import Reading, folder_images, npz_images
+from fedsofim.data.vision import torchvision
 from image_sets import CLASSES, TEST, TRAIN, write_folder, write_npz
 from PIL import Image
 
-from data import npz
-from data.catalog import locate
-from data.datasets import MEDMNIST, DatasetConfig
-from data.images import Reading, folder_images, npz_images
-from data.vision import torchvision
-from fedsofim.compose import compose
-from fedsofim.config import ConfigError
+from fedsofim.config.compose import compose
+from fedsofim.core.errors import ConfigError
 
 
 def together(split, size=7):

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 import pytest
+from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.partition import Partition, statistics, table
 
-from data.datasets import DatasetConfig
-from data.partition import Partition, statistics, table
-from fedsofim.compose import compose
-from fedsofim.config import ConfigError
-from fedsofim.experiment import prepare
-from fedsofim.report import heat_map_of
-from fedsofim.run_config import parse
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError
+from fedsofim.reports.run_page import heat_map_of
+from fedsofim.runs.experiment import prepare
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "classes", "natural"])

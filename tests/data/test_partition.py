@@ -3,12 +3,12 @@ import time
 
 import numpy as np
 import pytest
+from fedsofim.data.partition import Partition, statistics
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from data.partition import Partition, statistics
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 KINDS = {
     "iid": Partition(kind="iid", clients=20),

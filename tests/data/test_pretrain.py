@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedsofim.data.backbones import load_backbone
 from image_sets import write_npz
 
-from data.backbones import load_backbone
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pretrain_backbone.py"
 

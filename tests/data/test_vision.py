@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 import pytest
+from fedsofim.data import vision
 
-from data import vision
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 
 
 def python(code):
@@ -43,7 +43,11 @@ def test_a_missing_package_is_told_with_the_extra():
 
 @pytest.mark.parametrize(
     "modules",
-    ["data.datasets, data.partition", "data.features, data.recipe", "fedsofim.session"],
+    [
+        "fedsofim.data.datasets, fedsofim.data.partition",
+        "fedsofim.data.features, fedsofim.data.recipe",
+        "fedsofim.runs.session",
+    ],
 )
 def test_features_are_used_without_torch(modules):
     done = python(

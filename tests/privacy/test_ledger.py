@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of, mu_of
 from fedsofim.privacy.ledger import Budget, Charge, Ledger, RefusedError
 from fedsofim.privacy.mechanism import Adjacency

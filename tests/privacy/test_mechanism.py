@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
+from fedsofim.core.rng import Purpose, stream
 from fedsofim.privacy.mechanism import BoundedSum, add_gaussian, sensitivity
-from fedsofim.rng import Purpose, stream
 
 BOUND, Z = 10.0, 8.36474
 

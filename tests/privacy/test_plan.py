@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedsofim.config import ConfigError
+from fedsofim.core.errors import ConfigError
 from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
 from fedsofim.privacy.plan import Privacy
 

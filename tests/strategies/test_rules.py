@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.alone import Alone
+from fedsofim.strategies.fedgd import FedGD
+from fedsofim.strategies.pfedsop import PFedSOP
+from fedsofim.strategies.rule import aggregate, start, step
 
-from fedsofim.config import ConfigError
-from strategies import STRATEGIES
-from strategies.alone import Alone
-from strategies.fedgd import FedGD
-from strategies.pfedsop import PFedSOP
-from strategies.rule import aggregate, start, step
+from fedsofim.core.errors import ConfigError
 
 ROUNDS = 5
 

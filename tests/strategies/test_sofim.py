@@ -2,13 +2,13 @@ import math
 
 import numpy as np
 import pytest
+from fedsofim.strategies.fedgd import FedGD
+from fedsofim.strategies.rule import start, step
+from fedsofim.strategies.sofim import Sofim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsofim.config import ConfigError
-from strategies.fedgd import FedGD
-from strategies.rule import start, step
-from strategies.sofim import Sofim
+from fedsofim.core.errors import ConfigError
 
 
 def sofim(**changes):

@@ -1,0 +1,92 @@
+"""An owner's own records: one file, checked once, then opened as a memory map.
+
+A deployed client starts a process for every message, so the checked features are kept in the
+client's own state directory in the form that the head works on.
+
+All that can be wrong with a file is found here, before a server is heard: later, whether something
+is wrong would be for the server to see.
+"""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from fedsofim.data import npz
+from fedsofim.data.datasets import split_of
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models import head
+
+ARRAYS = ("x", "norm", "y")
+
+
+class Records(NamedTuple):
+    """Labelled records of one owner.
+
+    Attributes:
+        x: features with a last row of ones, `(F+1, N)`, a memory map.
+        norm: the norm of each column, `(N,)`.
+        y: labels, `(N,)`.
+        classes: how many classes there are, as the owner says.
+    """
+
+    x: Array
+    norm: Array
+    y: Array
+    classes: int
+
+    @property
+    def features(self) -> int:
+        """How many features a record has."""
+        return int(self.x.shape[0]) - 1
+
+    def examples(self) -> head.Examples:
+        """The records, ready for a head."""
+        target = np.zeros((self.classes, len(self.y)), self.x.dtype)
+        target[self.y, np.arange(len(self.y))] = 1
+        return head.Examples(self.x, target, self.norm)
+
+
+def open_records(file: Path, cache: Path, classes: int) -> Records:
+    """Open an owner's `.npz` file of `x` and `y`, or `train_x` and `train_y`.
+
+    Args:
+        file: the owner's file.
+        cache: a directory of the owner's, where the checked features are kept; they are made
+            again when the file has changed.
+        classes: how many classes there are; no label may be beyond them.
+    """
+    require(file.is_file(), f"{file}: there is no such data file")
+    stat = file.stat()
+    source = repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns, classes))
+    place = cache / f"records-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    if not place.is_dir():
+        _make(file, cache, place, classes)
+    x, norm, y = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS)
+    return Records(x, norm, y, classes)
+
+
+def _make(file: Path, cache: Path, place: Path, classes: int) -> None:
+    x, y = _read(file)
+    largest = int(y.max())
+    require(largest < classes, f"{file}: a label is {largest}, but there are {classes} classes")
+    ready = head.examples(x, np.zeros(len(y), np.intp), 1)
+    draft = cache / f".{place.name}.{os.getpid()}"
+    draft.mkdir(parents=True, mode=0o700)
+    for name, array in zip(ARRAYS, (ready.x, ready.norm, y), strict=True):
+        np.save(draft / f"{name}.npy", array)
+    for old in cache.glob("records-*"):
+        shutil.rmtree(old, ignore_errors=True)
+    try:
+        draft.rename(place)
+    except OSError:  # another process was faster
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _read(file: Path) -> tuple[Array, Array]:
+    with npz.naming(file):
+        return split_of(npz.read(file), "train", plain=True)

@@ -1,0 +1,1 @@
+"""Configs: from Hydra's files and overrides to checked values."""

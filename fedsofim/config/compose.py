@@ -1,0 +1,136 @@
+"""Hydra configs, as plain mappings."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fedsofim.core.errors import ConfigError
+from fedsofim.core.shipped import shipped
+
+CONF = shipped("conf")
+# The budgets for which settings are given.
+EPSILONS = (0.5, 1.0, 5.0, 10.0)
+
+
+def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
+    """Of the settings for `EPSILONS`, the one nearest to the run's budget, as a ratio.
+
+    One more than that is for runs without a budget.
+    """
+    if values is None:
+        return None  # a bad direction; the config's own check says so
+    epsilon = OmegaConf.select(_root_, "privacy.epsilon")
+    try:
+        wanted = math.log(min(max(float(epsilon), EPSILONS[0]), EPSILONS[-1]))
+    except (TypeError, ValueError):
+        return values[-1]  # a bad budget; the config's own check says so
+    if float(epsilon) == math.inf:
+        return values[-1]
+    distances = [abs(math.log(e) - wanted) for e in EPSILONS]
+    return values[distances.index(min(distances))]
+
+
+OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """A composed config with everything resolved, as dicts, lists and numbers."""
+    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if (values.get("settings") or {}).get("found") is False:
+        dataset, strategy = values["dataset"]["name"], values["strategy"]["name"]
+        raise ConfigError(
+            f"settings=tuned: there are none for dataset={dataset} strategy={strategy}; choose "
+            f"some with 'fedsofim tune', or leave settings=published"
+        )
+    for choice in ("hydra", "settings", "experiment"):  # they chose other values, and hold none
+        values.pop(choice, None)
+    if isinstance(values.get("strategy"), dict):
+        values["strategy"].pop("settings", None)
+    return values
+
+
+# What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.
+PATHS = {
+    "dataset": ("path", "root"),
+    "features": ("cache",),
+    "backbone": ("weights",),
+    "transform": ("probes",),
+}
+
+
+def make_absolute(values: dict[str, Any], base: Path) -> None:
+    """Let a config name its files so that they are found from anywhere.
+
+    Args:
+        values: the config, which is changed.
+        base: what relative paths are relative to.
+    """
+    for section, keys in PATHS.items():
+        group = values.get(section) or {}
+        for key in keys:
+            if not group.get(key):
+                continue
+            path = (base / Path(str(group[key])).expanduser()).resolve()
+            if section not in ("backbone", "transform") or path.is_file():
+                group[key] = str(path)
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """The config that these Hydra overrides give."""
+    return plain(_compose(overrides))
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """All combinations that overrides with several values stand for, as in Hydra's multirun.
+
+    >>> expand(["strategy=sofim", "seed=0,1"])
+    [['strategy=sofim', 'seed=0'], ['strategy=sofim', 'seed=1']]
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    choices = []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([override.input_line or ""])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """The configs of many combinations of overrides.
+
+    Composing takes Hydra a while, so it is done once for each choice of groups; single values are
+    then set, which gives the same since nothing is resolved before.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create()
+    composed: dict[Any, DictConfig] = {}
+    for overrides in combinations:
+        values = {
+            o.key_or_group: o.value()
+            for o in parser.parse_overrides(list(overrides))
+            if "." in o.key_or_group or not (CONF / o.key_or_group).is_dir()
+        }
+        groups = tuple(o for o in overrides if o.partition("=")[0] not in values)
+        key = (groups, tuple(values))
+        if key not in composed:  # with the values, so that Hydra checks their names
+            composed[key] = _compose(overrides)
+        config = deepcopy(composed[key])
+        for name, value in values.items():
+            OmegaConf.update(config, name, value)
+        yield plain(config)
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    import hydra
+
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", list(overrides))

@@ -1,0 +1,49 @@
+"""Arrays, and NamedTuples of them: as flat mappings for files and messages, or row by row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+# One number, or one for each head of a stack, `(S, 1, 1)`.
+Scale = float | Array
+
+
+def flatten(state: Any, prefix: str = "") -> dict[str, Any]:
+    """The arrays of nested NamedTuples, by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in state._asdict().items():
+        if isinstance(value, tuple):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def unflatten(blank: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
+    """The inverse of `flatten`, in the structure of `blank`, whose shapes must agree."""
+    values = {}
+    for name, value in blank._asdict().items():
+        if isinstance(value, tuple):
+            values[name] = unflatten(value, flat, f"{prefix}{name}.")
+            continue
+        saved = flat[prefix + name]
+        if saved.shape != np.shape(value):
+            raise ValueError(f"{prefix}{name} is {saved.shape}, not {np.shape(value)}")
+        values[name] = saved if isinstance(value, np.ndarray) else type(value)(saved)
+    return type(blank)(**values)
+
+
+def take(state: Any, present: Array) -> Any:
+    """What these clients remember, of a NamedTuple of arrays that are stacked by client."""
+    return type(state)(*(rows[present] for rows in state))
+
+
+def put(state: Any, present: Array, new: Sequence[Array]) -> Any:
+    """The state with the rows of these clients replaced; all others are as they were."""
+    out = type(state)(*(rows.copy() for rows in state))
+    for rows, fresh in zip(out, new, strict=True):
+        rows[present] = fresh
+    return out

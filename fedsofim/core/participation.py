@@ -1,0 +1,73 @@
+"""Who takes part in which round.
+
+The schedule is drawn from its own stream and the round's number alone: it is public, it does not
+depend on data, and every method that is run with the same seed sees the same clients.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.rng import Purpose, stream
+
+# The round of what is released once, before the first round, which is 0.
+SETUP = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A fixed number of clients in every round, drawn without replacement.
+
+    Attributes:
+        clients: how many there are, n.
+        fraction: how many of them take part in a round, at least one.
+        seed: of the run.
+        rounds: of the run, T.
+    """
+
+    clients: int
+    fraction: float
+    seed: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.fraction <= 1,
+            f"participation={self.fraction}: must be above 0 and at most 1",
+        )
+
+    @property
+    def size(self) -> int:
+        """How many clients take part in a round, m.
+
+        >>> Schedule(clients=20, fraction=0.25, seed=0, rounds=1).size
+        5
+        """
+        return max(1, math.floor(self.fraction * self.clients + 0.5))
+
+    def present(self, t: int) -> Array:
+        """The clients of round `t` (from 0), in ascending order, `(m,)`."""
+        if self.size == self.clients:
+            return np.arange(self.clients)
+        rng = stream(self.seed, Purpose.SAMPLING, t)
+        return np.sort(rng.choice(self.clients, self.size, replace=False))
+
+    def busiest(self, rounds: int) -> int:
+        """The rounds, of the first `rounds`, that the client who took part most took part in.
+
+        No amplification is claimed for the draw: the schedule is public, so a record is exposed in
+        the rounds of its client, and in these in full.
+        """
+        return rounds if self.size == self.clients else int(self._most[rounds])
+
+    @cached_property
+    def _most(self) -> Array:
+        counts, most = np.zeros(self.clients, np.int64), [0]
+        for t in range(self.rounds):
+            counts[self.present(t)] += 1
+            most.append(int(counts.max()))
+        return np.array(most)

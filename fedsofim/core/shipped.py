@@ -1,0 +1,47 @@
+"""Finds every file that comes with the package: configs, embedded features, weights, tables.
+
+In a checkout these files stand beside the package, in a wheel inside it. Flower's app bundle
+carries source files only, so under `flwr run` what it lacks is taken from the installed package.
+"""
+
+import importlib.metadata
+import json
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def editable_root() -> Path | None:
+    """The project's own directory, if the package is installed from there in place."""
+    try:
+        told = importlib.metadata.distribution("fedsofim").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    origin = json.loads(told or "{}")
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    return Path(urllib.parse.unquote(urllib.parse.urlparse(origin["url"]).path))
+
+
+def shipped(name: str) -> Path:
+    """The path of a shipped file or folder, such as `data/paper`.
+
+    Where there is none, the path at which a checkout would have it: opening it then says so.
+    """
+    return next((root / name for root in _roots() if (root / name).exists()), PACKAGE.parent / name)
+
+
+def _roots() -> Iterator[Path]:
+    # In a wheel the rooms are inside the package; what then lies beside it is not ours.
+    inside = (PACKAGE / "strategies").is_dir()
+    yield PACKAGE if inside else PACKAGE.parent
+    if inside:
+        return
+    if root := editable_root():
+        yield root
+    try:
+        yield Path(str(importlib.metadata.distribution("fedsofim").locate_file("fedsofim")))
+    except importlib.metadata.PackageNotFoundError:
+        return

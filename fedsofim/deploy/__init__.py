@@ -1,0 +1,1 @@
+"""Deployments on real machines: commands, keys, and a rehearsal on one."""

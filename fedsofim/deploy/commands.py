@@ -1,0 +1,239 @@
+"""A deployment: a server with TLS, and clients that own their data."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedsofim.core.errors import ConfigError, require
+
+# The name under which 'flwr run' and 'flwr supernode' know the server.
+NAME = "deployment"
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(prog="fedsofim deploy", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    _server_arguments(commands.add_parser("server", help="certificates, and a server with TLS"))
+    _register_arguments(commands.add_parser("register", help="let clients in, by public key"))
+    _client_arguments(commands.add_parser("client", help="a client on its owner's data file"))
+    _rehearse_arguments(commands.add_parser("rehearse", help="all of it on this machine"))
+    chosen = parser.parse_args(list(arguments))
+    chosen.run(chosen)
+
+
+def _server_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", type=Path, default=Path("server"), help="certificates and state")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    parser.add_argument("--port", type=int, default=9092)
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a name or address by which clients reach this machine; may be repeated",
+    )
+    parser.set_defaults(run=_server)
+
+
+def _register_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("keys", nargs="+", type=Path, help="the clients' public keys, *.pub")
+    parser.set_defaults(run=_register)
+
+
+def _client_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", required=True, metavar="HOST:PORT")
+    parser.add_argument("--ca", required=True, type=Path, help="the server's ca.crt")
+    parser.add_argument("--id", required=True, type=int, help="this client's number, from 0")
+    parser.add_argument(
+        "--data",
+        required=True,
+        type=Path,
+        help="an .npz file with x and y, or train_x and train_y as 'fedsofim features' writes it",
+    )
+    parser.add_argument(
+        "--classes", required=True, type=int, help="how many classes there are, labels from 0"
+    )
+    parser.add_argument(
+        "--epsilon", required=True, type=float, help="all that may be learned about one record"
+    )
+    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--adjacency", choices=["replace-one", "add-remove"], default="replace-one")
+    parser.add_argument("--dir", type=Path, default=Path("client"), help="key, ledger and state")
+    parser.add_argument("--port", type=int, default=9094, help="for this machine's own processes")
+    parser.set_defaults(run=_client)
+
+
+def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", type=Path, default=None, help="kept afterwards; else temporary")
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("overrides", nargs="*", help="as for 'fedsofim run'")
+    parser.set_defaults(run=_rehearse)
+
+
+def _server(chosen: argparse.Namespace) -> None:
+    """Make the certificates if there are none, and become the SuperLink."""
+    folder = chosen.dir.resolve()
+    names = [*chosen.name, "localhost", "127.0.0.1"]
+    prepare_server(folder, names)
+    connect(f"{chosen.name[0] if chosen.name else '127.0.0.1'}:{chosen.port}", folder / "ca.crt")
+    print(
+        f"Give every client {folder / 'ca.crt'}, and let it in with its public key:\n"
+        f"  fedsofim deploy register client.pub\nThen train:\n  flwr run . {NAME} --stream",
+        flush=True,
+    )
+    _become(server_command(folder, chosen.host, chosen.port))
+
+
+def prepare_server(folder: Path, names: Sequence[str]) -> None:
+    """Certificates for a server, unless the folder has them already."""
+    from fedsofim.deploy.keys import make_certificates
+
+    if not (folder / "server.key").exists():
+        make_certificates(folder, names)
+
+
+def server_command(folder: Path, host: str, port: int) -> list[str]:
+    """The SuperLink's command line."""
+    return [
+        *(program("flower-superlink"), "--host", host, "--port", str(port)),
+        *("--ssl-ca-certfile", str(folder / "ca.crt")),
+        *(
+            "--ssl-certfile",
+            str(folder / "server.pem"),
+            "--ssl-keyfile",
+            str(folder / "server.key"),
+        ),
+        *("--enable-supernode-auth", "--database", str(folder / "state.db")),
+        *("--isolation", "subprocess", "--disable-runtime-dependency-installation"),
+    ]
+
+
+def connect(address: str, certificate: Path) -> None:
+    """Tell Flower's commands on this machine where the server is."""
+    from flwr.cli.flower_config import init_flwr_config, write_superlink_connection
+    from flwr.cli.typing import SuperLinkConnection
+
+    init_flwr_config()
+    write_superlink_connection(
+        SuperLinkConnection(name=NAME, address=address, root_certificates=str(certificate))
+    )
+
+
+def _register(chosen: argparse.Namespace) -> None:
+    for key in chosen.keys:
+        register(key)
+
+
+def register(key: Path, variables: Mapping[str, str] | None = None, name: str = "") -> None:
+    """Let the client with this public key in."""
+    require(key.is_file(), f"{key}: there is no such file")
+    command = [program("flwr"), "supernode", "register", str(key), NAME]
+    done = subprocess.run(
+        [*command, "--name", name or key.stem], env=variables or environment(), check=False
+    )
+    require(done.returncode == 0, f"{key}: could not be registered")
+
+
+def _client(chosen: argparse.Namespace) -> None:
+    """Check all that was given, make the key if there is none, and keep a SuperNode running.
+
+    What is wrong with the data is told here, to its owner; the server will not be told.
+    """
+    from fedsofim.deploy.keys import check_certificate
+    from fedsofim.federation.node import Node
+
+    folder = chosen.dir.resolve()
+    node = Node(
+        partition_id=chosen.id,
+        data=str(chosen.data.resolve()),
+        classes=chosen.classes,
+        state=str(folder),
+        epsilon=chosen.epsilon,
+        delta=chosen.delta,
+        adjacency=chosen.adjacency,
+    )
+    check_certificate(chosen.ca)
+    records = node.records()
+    print(f"{len(records.y)} records with {records.features} features", flush=True)
+    key = prepare_client(folder)
+    command = client_command(
+        folder, server=chosen.server, certificate=chosen.ca, node=node.text(), port=chosen.port
+    )
+    print(f"Public key, for the server to register: {key}", flush=True)
+    _supervise(command)
+
+
+def prepare_client(folder: Path) -> Path:
+    """A key pair for a client, unless the folder has one already; returns the public key's file."""
+    from fedsofim.deploy.keys import make_key
+
+    file = folder / "client"
+    return file.with_suffix(".pub") if file.exists() else make_key(file)
+
+
+def client_command(
+    folder: Path, *, server: str, certificate: Path, node: str, port: int
+) -> list[str]:
+    """The SuperNode's command line."""
+    return [
+        *(program("flower-supernode"), "--superlink", server),
+        *("--root-certificates", str(certificate.resolve())),
+        *("--auth-supernode-private-key", str(folder / "client")),
+        *("--node-config", node, "--host", "127.0.0.1", "--port", str(port)),
+    ]
+
+
+def _supervise(command: Sequence[str]) -> None:
+    """Start the SuperNode again when it ends, as it does while the server does not let it in."""
+    while True:
+        with subprocess.Popen(command, env=environment()) as process:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                process.terminate()
+                process.wait()
+                raise
+        if code == 0:
+            return
+        print(f"The SuperNode ended with code {code}; trying again in 10 s", flush=True)
+        time.sleep(10)
+
+
+def _rehearse(chosen: argparse.Namespace) -> None:
+    from fedsofim.deploy.rehearsal import rehearse
+
+    rehearse(chosen.dir, clients=chosen.clients, rounds=chosen.rounds, overrides=chosen.overrides)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment for Flower's programs: no telemetry, and no installing of packages.
+
+    They start each other by name, so they must be found even if no environment is activated.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **ENVIRONMENT, "PATH": path, **more}
+
+
+def program(name: str) -> str:
+    """One of Flower's programs, from the environment that this one runs in."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise ConfigError(f"{name}: not found; is Flower installed?")
+    return found
+
+
+def _become(command: Sequence[str]) -> None:
+    os.execve(command[0], list(command), environment())

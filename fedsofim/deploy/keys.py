@@ -1,0 +1,106 @@
+"""Certificates and keys of a deployment, made with nothing but the `cryptography` package."""
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import NameOID
+
+from fedsofim.core.errors import ConfigError, require
+
+LIFETIME = timedelta(days=825)
+
+
+def make_certificates(folder: Path, names: Sequence[str]) -> None:
+    """Make a certificate authority and a server certificate for these host names and addresses.
+
+    Leaves `ca.crt`, which every client gets, `server.pem` and `server.key`. The authority's own
+    key is thrown away: nobody can issue another certificate that the clients would trust.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    root = _certificate("fedsofim authority", authority, None, [])
+    leaf = _certificate(names[0], server, (root, authority), names)
+    (folder / "ca.crt").write_bytes(root.public_bytes(Encoding.PEM))
+    (folder / "server.pem").write_bytes(leaf.public_bytes(Encoding.PEM))
+    _write_secret(
+        folder / "server.key",
+        server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
+    names: Sequence[str],
+) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    signer = issuer[1] if issuer else key
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer[0].subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=not issuer, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    if names:
+        alternatives = x509.SubjectAlternativeName([_alternative(each) for each in names])
+        builder = builder.add_extension(alternatives, critical=False)
+    if issuer:
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer[1].public_key())
+        builder = builder.add_extension(identifier, critical=False)
+    return builder.sign(signer, hashes.SHA384())
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def check_certificate(file: Path) -> None:
+    """Refuse a file that is not a certificate."""
+    require(file.is_file(), f"{file}: there is no such certificate; ask the server for its ca.crt")
+    try:
+        x509.load_pem_x509_certificates(file.read_bytes())
+    except ValueError:
+        raise ConfigError(f"{file}: not a certificate; ask the server for its ca.crt") from None
+
+
+def make_key(file: Path) -> Path:
+    """Make a client's key pair, `file` and `file.pub`; the private part never leaves the machine.
+
+    Returns:
+        The public key's file.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write_secret(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = file.with_suffix(".pub")
+    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    public.write_bytes(text + b"\n")
+    return public
+
+
+def _write_secret(file: Path, content: bytes) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)

@@ -1,0 +1,188 @@
+"""A deployment on one machine: the real programs, certificates and keys, on the loopback address.
+
+What goes well here goes the same way on many machines, where each part is started by its owner.
+"""
+
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from fedsofim.config.overrides import compose_told
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.shipped import editable_root
+from fedsofim.data.datasets import load
+from fedsofim.deploy import commands as deploy
+from fedsofim.federation.node import Node
+
+START = 60.0  # seconds that the server may take to come up
+
+
+def rehearse(folder: Path | None, *, clients: int, rounds: int, overrides: Sequence[str]) -> None:
+    """Deal the records out to files, start everything, train, and stop everything.
+
+    Args:
+        folder: where all of it is kept; a temporary directory without.
+        clients: how many clients.
+        rounds: how many rounds.
+        overrides: as for `fedsofim run`; also for the run's config here.
+    """
+    project = project_root()
+    with ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
+        folder = folder.resolve()
+        settings = [f"partition.clients={clients}", f"rounds={rounds}", *overrides]
+        files, classes = deal_out(folder, settings)
+        federation = stack.enter_context(Federation(folder))
+        federation.serve()
+        for i, file in enumerate(files):
+            federation.add_client(i, file, classes)
+        federation.train(project, settings)
+
+
+def project_root() -> Path:
+    """The project's directory, which `flwr run` makes its bundle from."""
+    here = Path.cwd()
+    found = (here / "fedsofim" / "federation" / "server_app.py").is_file()
+    root = here if found else editable_root()
+    if root is None:
+        raise ConfigError("start the rehearsal in the project's directory, where pyproject.toml is")
+    return root
+
+
+def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
+    """Divide a data set as a simulation would, and write each client's records to its own file.
+
+    Returns:
+        The files, and how many classes there are.
+    """
+    config = parse(compose_told(list(overrides)))
+    data = load(config.dataset, config.extraction.file())
+    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+    files = []
+    for i, part in enumerate(parts):
+        files.append(folder / f"client{i}" / "records.npz")
+        files[-1].parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        np.savez(files[-1], x=data.train_x[part], y=data.train_y[part])
+    return files, data.classes
+
+
+class Federation:
+    """A server and its clients on this machine, stopped when the block ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.server: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        # A home of its own, so that nothing of the user's Flower set-up is touched.
+        self.environment = deploy.environment(FLWR_HOME=str(folder / "flwr"))
+
+    def __enter__(self) -> "Federation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.nodes.values(), self.server]:
+            if process is not None:
+                stop(process)
+
+    def serve(self) -> None:
+        """Start the server, and wait until it listens."""
+        place = self.folder / "server"
+        deploy.prepare_server(place, ["localhost", "127.0.0.1"])
+        self._write_home(place / "ca.crt")
+        command = deploy.server_command(place, "127.0.0.1", self.port)
+        self.server = self.start(command, "server")
+        deadline = time.monotonic() + START
+        while not _listens(self.port):
+            log = self.folder / "server.log"
+            require(self.server.poll() is None, f"the server ended; see {log}")
+            require(time.monotonic() < deadline, f"the server does not come up; see {log}")
+            time.sleep(0.2)
+
+    def _write_home(self, certificate: Path) -> None:
+        home = self.folder / "flwr"
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{deploy.NAME}"\n\n[superlink.{deploy.NAME}]\n'
+            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{certificate}"\n'
+        )
+
+    def start(self, command: Sequence[str], name: str) -> "subprocess.Popen[bytes]":
+        """Start one of the programs, with a log of its own."""
+        with open(self.folder / f"{name}.log", "ab") as log:
+            return subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=self.environment
+            )
+
+    def register(self, client: int) -> None:
+        """Make a client's key and let it in."""
+        key = deploy.prepare_client(self.folder / f"client{client}")
+        deploy.register(key, self.environment, name=f"client{client}")
+
+    def add_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
+        """Register a client and start it."""
+        self.register(client)
+        self.start_client(client, data, classes, epsilon=epsilon)
+
+    def start_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
+        """Start a client that is registered."""
+        place = self.folder / f"client{client}"
+        node = Node(
+            partition_id=client,
+            data=str(data),
+            classes=classes,
+            state=str(place),
+            epsilon=epsilon,
+            delta=1e-5,
+        )
+        command = deploy.client_command(
+            place,
+            server=f"127.0.0.1:{self.port}",
+            certificate=self.folder / "server" / "ca.crt",
+            node=node.text(),
+            port=free_port(),
+        )
+        self.nodes[client] = self.start(command, f"client{client}")
+
+    def train(self, project: Path, overrides: Sequence[str]) -> None:
+        """Start a run and show it until it ends."""
+        subprocess.run(self.run_command(project, overrides), check=True, env=self.environment)
+
+    def run_command(self, project: Path, overrides: Sequence[str], resume: str = "") -> list[str]:
+        """The command line of `flwr run`."""
+        given = f'overrides="{" ".join(overrides)}" resume="{resume}"'
+        return [
+            *(deploy.program("flwr"), "run", str(project), deploy.NAME, "--stream"),
+            *("--run-config", given),
+        ]
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a process, politely at first."""
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,1 @@
+"""Server and clients on Flower: messages, replies, and the owner's side."""

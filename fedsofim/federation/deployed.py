@@ -1,0 +1,67 @@
+"""A run whose records are with their owners: what the server makes ready."""
+
+from typing import Any
+
+import numpy as np
+
+from fedsofim.config.schema import Config
+from fedsofim.core.errors import require
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.data import npz
+from fedsofim.data.datasets import Dataset, load_test
+from fedsofim.federation.roster import Roster
+from fedsofim.models import head
+from fedsofim.models.kinds import Network
+from fedsofim.models.records import Records
+from fedsofim.runs.experiment import Experiment
+from fedsofim.runs.probes import probes_for
+
+
+def test_set(config: Config) -> head.Examples | None:
+    """The server's own test set, if it has one."""
+    if config.dataset.name == "owners":
+        return None
+    test = load_test(config.dataset, config.extraction.file())
+    return head.examples(test.x, test.y, test.classes)
+
+
+def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Experiment:
+    """Make a run ready from what its owners say about themselves: sizes and features, both public.
+
+    Who holds how many records of which class is theirs to know, so it is recorded nowhere.
+    """
+    require(
+        config.privacy.trust == "server",
+        "privacy.trust=aggregate: needs secure aggregation, which a deployment does not have yet; "
+        "use trust=server, or a simulation",
+    )
+    owners = {member.client: member for member in roster.members.values()}
+    features = next(iter(owners.values())).features
+    if test is None:
+        assert config.dataset.classes is not None
+        none = np.zeros((0, features), np.float32)
+        test = head.examples(none, np.zeros(0, np.intp), config.dataset.classes)
+    classes = len(test.target)
+    network = config.model.network((features,), classes)
+    require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
+    theta = network.init(stream(config.seed, Purpose.INIT))
+    sizes = {i: owner.size for i, owner in sorted(owners.items())}
+    record: dict[str, Any] = {
+        "clients": config.partition.clients,
+        "sizes": list(sizes.values()),
+        "run": roster.run,
+        "data_sha256": npz.digest({"x": test.x, "target": test.target}),
+    }
+    probes = _probes(config, network, features, classes)
+    return Experiment(config, config.plan(), [], test, theta, record, deployed=True, probes=probes)
+
+
+def _probes(config: Config, network: Network, features: int, classes: int) -> Records | None:
+    """What the transform is measured on: the server's own file brings the probes."""
+    if config.transform.name == "none":
+        return None
+    own = config.dataset.name != "owners"
+    probe_x = load_test(config.dataset, config.extraction.file()).probe_x if own else None
+    x, y = np.zeros((0, features), np.float32), np.zeros(0, np.intp)
+    nothing = Dataset(x, y, x, y, classes, probe_x=probe_x)
+    return probes_for(config.transform, network, nothing, config.seed)

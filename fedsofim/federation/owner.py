@@ -1,0 +1,224 @@
+"""A client that owns its records: it answers for them, whatever the server asks.
+
+It charges every release to its own ledger before the release exists, draws the noise from the
+operating system, and keeps on its own disk what must last: the ledger, what its program remembers,
+and the last release of each run. Asked for that one again, in the same words, it sends the very
+same numbers, which costs nothing; asked in any other words, it charges again or refuses. What a
+release costs depends on how many it has made itself, never on the round the server speaks of.
+
+A run keeps the terms of its first charge: what costs nothing later is free only because of what was
+paid before, and a tree's noise hides nothing under another clip. What the server sends is checked
+before it is used, and what leaves is one head or nothing. Of a fault that records may have caused,
+the server learns that there was one, and no more.
+"""
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsofim.clients.program import Client, Program, transformed
+from fedsofim.core.arrays import Array, flatten, unflatten
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import write_whole
+from fedsofim.models.head import examples_of
+from fedsofim.privacy.account import agreed, digest_of, event_of, setup_event
+from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.ledger import Charge, Ledger, RefusedError
+from fedsofim.privacy.mechanism import NormalSource
+from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.system_noise import SystemNoise
+
+# A clipped sum is transformed as a whole, so a transform also scales the rounding errors of the
+# sum, which are 1e-7 of it: this leaves them below a thousandth of the clip.
+MAX_SPREAD = 1e4
+# What a program may be sent beyond its needs: a proximal pull, and the factors of a transform.
+OPTIONAL = frozenset({"mu", "U_G", "U_A"})
+# All that a server hears of a fault that may say something about records.
+UNTOLD = "it could not answer; its owner's log says why"
+
+
+class Request(NamedTuple):
+    """What a server asks for: the run, the round (from 0, or `SETUP`), and the terms in full."""
+
+    run: str
+    t: int
+    asked: str
+
+    def digest(self, received: Mapping[str, Array]) -> str:
+        """A name for this very question; another model or other terms make another name."""
+        text = hashlib.sha256(repr((self.run, self.t, self.asked)).encode())
+        for name, array in sorted(received.items()):
+            text.update(repr((name, array.dtype.str, array.shape)).encode())
+            text.update(np.ascontiguousarray(array).tobytes())
+        return text.hexdigest()
+
+
+class _Saved(NamedTuple):
+    """The last release of a run, how many were made up to it, and what is remembered after it."""
+
+    digest: str
+    release: Array
+    made: int
+    memory: dict[str, Array]
+
+
+def untold(error: Exception) -> ConfigError:
+    """What to tell the server instead of this error, which goes to the owner's own log."""
+    unforeseen = not isinstance(error, ConfigError)
+    logging.getLogger(__name__).error("Not told to the server: %s", error, exc_info=unforeseen)
+    return ConfigError(UNTOLD)
+
+
+class Owner:
+    """The owner of some records.
+
+    Args:
+        client: its number and its records.
+        directory: where it keeps what must last.
+        ledger: its account.
+        noise: where noise comes from.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        directory: Path,
+        ledger: Ledger,
+        noise: NormalSource | None = None,
+    ) -> None:
+        self.client, self.directory, self.ledger = client, directory, ledger
+        self.noise = noise or SystemNoise()
+
+    def setup(self, program: Program, plan: Plan, request: Request) -> tuple[Array, float]:
+        """What the server is sent once, before the first round; see `release`."""
+        event = setup_event(plan, self.ledger.budget.adjacency)
+        with self.ledger.locked():
+            known = agreed(self.ledger, program, plan, request.run)
+            digest, file = request.digest({}), self._file(request.run, "-setup")
+            saved = self._saved(file)
+            if saved is not None and saved.digest == digest:
+                return saved.release, known.charged
+            require(event is not None, "this client releases nothing before the first round")
+            assert event is not None
+            self._charge(request, digest_of(program, plan), event)
+            try:
+                released = program.setup([self.client], plan, self._noise)
+                assert released is not None
+            except Exception as error:
+                raise untold(error) from None
+            self._save(file, _Saved(digest, released[0], 0, {}))
+            return released[0], known.charged
+
+    def release(
+        self, program: Program, plan: Plan, received: Mapping[str, Array], request: Request
+    ) -> tuple[Array, float]:
+        """What the server is sent in a round, and all that the run has been charged for so far.
+
+        Raises:
+            RefusedError: if the ledger does not cover it, or the run began on other terms.
+        """
+        self._check(program, received)
+        with self.ledger.locked():
+            made, charged, _, _ = agreed(self.ledger, program, plan, request.run)
+            digest, file = request.digest(received), self._file(request.run)
+            saved = self._saved(file)
+            if saved is not None and saved.digest == digest:
+                return saved.release, charged
+            before = self._memory(program, received["theta"], saved, made)
+            count = program.cost(made + 1) - program.cost(made)
+            event = event_of(plan, count, self.ledger.budget.adjacency)
+            self._charge(request, digest_of(program, plan), event)
+            try:
+                (release,), after = program.release(
+                    received, transformed([self.client], received), before, plan, self._noise
+                )
+            except Exception as error:
+                raise untold(error) from None
+            self._check_release(release, received["theta"], event)
+            self._save(file, _Saved(digest, release, made + 1, flatten(after)))
+            return release, charged + count
+
+    def _noise(self, client: int, draw: int) -> NormalSource:
+        return self.noise
+
+    def _check(self, program: Program, received: Mapping[str, Array]) -> None:
+        """Take only what the program reads, in the shapes of one head.
+
+        A stack of heads would share its noise, and the difference of two of them would show what
+        is under it.
+        """
+        data = examples_of(self.client.data)
+        K, width = data.target.shape[0], data.x.shape[0]
+        shapes = {"theta": [(K, width)], "U_G": [(K, K)], "U_A": [(width, width)]}
+        factors = {"U_G", "U_A"} if received.keys() & {"U_G", "U_A"} else set()
+        for name in sorted(received.keys() | program.needs | factors):
+            require(name in program.needs | OPTIONAL, f"{name}: this client does not take it")
+            array, right = received.get(name), shapes.get(name, [(), (K, width)])
+            good = array is not None and array.shape in right and array.dtype == np.float32
+            require(
+                good and bool(np.isfinite(np.asarray(array)).all()),
+                f"{name}: should be finite numbers in a float32 array of shape "
+                f"{' or '.join(map(str, right))}, for {K} classes and {width - 1} features",
+            )
+        if factors:
+            spread = float(np.linalg.cond(received["U_G"]) * np.linalg.cond(received["U_A"]))
+            require(spread <= MAX_SPREAD, "the transform would magnify rounding beyond the clip")
+
+    def _check_release(self, release: Array, theta: Array, event: GaussianEvent) -> None:
+        """Send one head, which is hidden or paid for; or nothing at all."""
+        bare = event.std == 0 and event.count == 0 and math.isfinite(self.ledger.budget.epsilon)
+        if release.size and (bare or release.shape != theta.shape):
+            raise RefusedError("what this would send is not one release that was charged")
+
+    def _charge(self, request: Request, terms: str, event: GaussianEvent) -> None:
+        self.ledger.charge(
+            Charge(
+                run=request.run,
+                round=request.t,
+                terms=terms,
+                adjacency=self.ledger.budget.adjacency,
+                sensitivity=event.sensitivity,
+                std=event.std,
+                count=event.count,
+            )
+        )
+
+    def _memory(self, program: Program, theta: Array, saved: _Saved | None, made: int) -> Any:
+        """What the program remembers after the releases that the ledger says it made."""
+        blank, kept = program.init(theta, 1), 0 if saved is None else saved.made
+        if kept > made:
+            raise RefusedError("the ledger lacks charges for releases that were made")
+        if kept < made and flatten(blank):
+            raise RefusedError("what this client remembers of the run is lost")
+        return blank if saved is None else unflatten(blank, saved.memory)
+
+    def _file(self, run: str, suffix: str = "") -> Path:
+        # The name comes from the server, and must not lead out of the directory.
+        require(re.fullmatch("[0-9a-f]{1,64}", run) is not None, "run: not a name of a run")
+        return self.directory / f"run-{run}{suffix}.npz"
+
+    def _saved(self, file: Path) -> _Saved | None:
+        if not file.exists():
+            return None
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                flat = dict(arrays)
+            memory = {k[7:]: v for k, v in flat.items() if k.startswith("memory.")}
+            return _Saved(str(flat["digest"]), flat["release"], int(flat["made"]), memory)
+        except Exception as error:  # a damaged archive can fail in any of its parts
+            untold(error)
+            raise RefusedError("what this client kept of the run is damaged") from None
+
+    def _save(self, file: Path, saved: _Saved) -> None:
+        buffer = BytesIO()
+        flat: dict[str, Any] = {k: v for k, v in saved._asdict().items() if k != "memory"}
+        flat |= {f"memory.{name}": rows for name, rows in saved.memory.items()}
+        np.savez(buffer, **flat)
+        write_whole(file, buffer.getvalue())

@@ -1,0 +1,87 @@
+"""Flower's door to the server: `flwr run` comes in here.
+
+    flwr run . --run-config 'overrides="strategy=fedgd privacy.epsilon=1"'
+    flwr run . --run-config 'resume="outputs/2026-01-31/sofim-cifar10-eps10-seed0"'
+
+Relative paths are taken from the project's directory: Flower runs a copy of the code, from a
+directory that depends on who started its daemon.
+"""
+
+import secrets
+import shlex
+import sys
+from logging import ERROR
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from fedsofim.config.compose import make_absolute
+from fedsofim.config.overrides import compose_told
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.shipped import editable_root
+from fedsofim.engines.flower import over
+from fedsofim.federation import deployed as deployment
+from fedsofim.federation.roster import Roster
+from fedsofim.runs import session
+from fedsofim.runs.directory import RunDir
+from fedsofim.runs.experiment import prepare
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train over Flower's grid into a run directory."""
+    try:
+        serve(grid, **{key: str(value) for key, value in context.run_config.items()})
+    except ConfigError as error:
+        log(ERROR, "fedsofim: %s", error)
+        sys.tracebacklimit = 0  # the line above says it all, and it is the last that is said
+        raise
+
+
+def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
+    """Start the run that the overrides describe, or continue one.
+
+    Args:
+        grid: where the clients are.
+        overrides: Hydra overrides, separated by spaces.
+        resume: the directory of an interrupted run.
+    """
+    path = _path(resume) if resume else None
+    values = RunDir.open(path).config() if path else _compose(overrides)
+    config = parse(values)
+    test = deployment.test_set(config)
+    record = RunDir(path).read_json("partition.json") if path else {}
+    roster = Roster(
+        clients=config.partition.clients,
+        job=config.text,
+        run=record.get("run") or secrets.token_hex(16),
+        features=None if test is None else test.x.shape[0] - 1,
+        classes=config.dataset.classes if test is None else len(test.target),
+    )
+    least = config.partition.clients if not path else config.engine.min_clients
+    if not roster.wait(grid, least or config.partition.clients, config.engine.wait):
+        raise ConfigError(f"waited {config.engine.wait:g} s in vain for {roster.missing(grid)}")
+    engine = over(grid, roster)
+    experiment = deployment.prepare(config, test, roster) if roster.deployed else prepare(config)
+    if path:
+        return session.resume(path, experiment=experiment, engine=engine)
+    return session.run(values, experiment=experiment, engine=engine)
+
+
+def _compose(overrides: str) -> dict[str, Any]:
+    values = compose_told(["engine=flower", *shlex.split(overrides)])
+    require(values["engine"]["name"] == "flower", "engine: 'flwr run' chooses it")
+    make_absolute(values, editable_root() or Path.cwd())
+    output = values["output"]
+    output |= {key: str(_path(output[key])) for key in ("root", "dir") if output[key]}
+    return values
+
+
+def _path(given: str) -> Path:
+    return ((editable_root() or Path.cwd()) / Path(given).expanduser()).resolve()

@@ -1,0 +1,272 @@
+"""Every method as a Flower strategy: messages in, arrays out, one rule in between."""
+
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.participation import SETUP
+from fedsofim.federation.messages import MEMORY, RELEASE, encode, exchange, pack, unpack
+from fedsofim.federation.quorum import Terms
+from fedsofim.federation.replies import BadReplyError, Part, read
+from fedsofim.federation.roster import Roster
+from fedsofim.strategies.rule import Rule, ServerState, aggregate, broadcast, start, step
+
+# Called after every round: the strategy, the aggregate or None, and the replies that were dropped.
+OnRound = Callable[["RuleStrategy", Array | None, list[str]], bool]
+
+
+class RuleStrategy(Strategy):
+    """A server rule on Flower's current API.
+
+    It waits for the clients, asks them for their releases, drops what can't be used and says so,
+    and applies the rule to the rest, sorted by client: for the same replies the parameters are
+    those of every other engine, bit for bit. A client that was asked for the same round twice
+    sends the same release, so repeating a round costs no privacy.
+
+    Args:
+        rule: what to do with an aggregate.
+        terms: on what terms clients take part.
+        state: where to begin; by default `start` makes the state from its initial arrays.
+        memory: what the clients of a simulation remember, stacked, by name.
+        roster: the nodes, if they were met already.
+        on_round: called after every round; returns whether to stop.
+        refresh: applied to the state after every round, to renew what all clients receive.
+    """
+
+    kind: ClassVar[type[Rule]] = Rule  # type: ignore[type-abstract]
+
+    def __init__(
+        self,
+        rule: Rule,
+        terms: Terms,
+        *,
+        state: ServerState | None = None,
+        memory: Mapping[str, Array] | None = None,
+        roster: Roster | None = None,
+        on_round: OnRound | None = None,
+        refresh: Callable[[ServerState], ServerState] = lambda state: state,
+    ) -> None:
+        require(isinstance(rule, self.kind), f"{type(self).__name__} takes a {self.kind.__name__}")
+        self.rule, self.terms, self.on_round, self.refresh = rule, terms, on_round, refresh
+        self.memory = {name: rows.copy() for name, rows in (memory or {}).items()}
+        self.roster = roster or Roster(clients=terms.clients, job=terms.job, run=terms.run)
+        self.refusals: dict[int, str] = {}
+        self.charged = 0.0
+        self._state = state
+        self._t = 0
+        self._shape: tuple[int, ...] = ()
+        self._parts: dict[int, Part] = {}
+        self._dropped: dict[int, str] = {}
+        self._sent: list[tuple[Message, list[int]]] = []
+
+    @property
+    def state(self) -> ServerState:
+        """The parameters, the rule's buffers and the rounds done."""
+        require(self._state is not None, "the strategy has not been started")
+        assert self._state is not None
+        return self._state
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 0,
+        timeout: float = 0,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train over `grid` from `initial_arrays`, which hold `theta`, to the last round.
+
+        The rounds and the time-out are those of the terms, for which the noise was made.
+        """
+        terms = self.terms
+        require(num_rounds in (0, terms.rounds), f"the terms are for {terms.rounds} rounds")
+        if self._state is None:
+            require(initial_arrays is not None, "initial_arrays: must hold theta")
+            assert initial_arrays is not None
+            self._state = start(self.rule, initial_arrays["theta"].numpy())
+        self.summary()
+        if self.state.t == 0:
+            self._wait(grid, SETUP, terms.clients)  # the whole population, before anything begins
+        self._set_up(grid, train_config or ConfigRecord())
+        result = Result()
+        while self.state.t < terms.rounds:
+            t = self.state.t
+            G = self._round(grid, train_config or ConfigRecord())
+            result.arrays = self._arrays()
+            if evaluate_fn and (scores := evaluate_fn(t + 1, result.arrays)) is not None:
+                result.evaluate_metrics_serverapp[t + 1] = scores
+            dropped = [f"client {i}: {why}" for i, why in sorted(self._dropped.items())]
+            if self.on_round and self.on_round(self, G, dropped):
+                break
+        return result
+
+    def _set_up(self, grid: Grid, config: ConfigRecord) -> None:
+        """Gather what clients release once, before the first round, if the rule needs it."""
+        if self.rule.setup_kind is None or self.state.t > 0:
+            return
+        self._shape = self.rule.setup_shape(self.state.theta)
+        require(self._gather(grid, config, SETUP), f"before round 1: {self._shortage()}")
+        self._state = self.rule.set_up(self.state, self._aggregate())
+
+    def _round(self, grid: Grid, config: ConfigRecord) -> Array | None:
+        """One round: the aggregate that was applied, or `None` if the round was skipped."""
+        t = self.state.t
+        self._shape = self.rule.release_shape(self.state.theta)
+        if self._gather(grid, config, t):
+            return self._G
+        told = f"round {t + 1}: {self._shortage()}"
+        require(self.terms.on_missing == "skip", told)
+        log(WARNING, "Skipping %s", told)
+        # The releases were made and stay charged, so the round is used up without a step.
+        self._state = self.refresh(self.state._replace(t=t + 1))
+        return None
+
+    def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
+        """Ask until there are enough good replies, as often as the terms allow."""
+        terms = self.terms
+        self._t, self._parts, self._dropped = t, {}, {}
+        for attempt in range(1 + terms.max_repeats):
+            if attempt:
+                log(INFO, "Round %d: asking the missing clients again", t + 1)
+            self._wait(grid, t, terms.enough(t))
+            sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
+            self.aggregate_train(t + 1, exchange(grid, sent, terms.timeout))
+            if len(self._parts) >= terms.enough(t):
+                return True
+            if terms.on_missing == "skip" and t != SETUP:
+                break
+        return False
+
+    def _wait(self, grid: Grid, t: int, least: int) -> None:
+        """Wait for the clients of round `t`; without enough of them it can only be skipped."""
+        terms = self.terms
+        wanted = [i for i in terms.wanted(t) if i not in self.refusals]
+        require(len(wanted) >= terms.enough(t), f"too many clients refuse ({self._reasons()})")
+        came = self.roster.wait(grid, min(least, len(wanted)), terms.wait, wanted)
+        require(
+            came or (terms.on_missing == "skip" and t > 0),
+            f"waited {terms.wait:g} s in vain for {self.roster.missing(grid, wanted)}",
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask every client whose release of this round is missing for it."""
+        state, terms = self.state, self.terms
+        received = encode({} if self._t == SETUP else broadcast(self.rule, state))
+        values = {**config, "job": terms.job, "run": terms.run, "round": self._t}
+        self._sent = []
+        missing = [i for i in terms.wanted(self._t) if i not in {*self._parts, *self.refusals}]
+        for node, asked in self.roster.holders(grid, missing).items():
+            kept = {} if self._t == SETUP else self.memory
+            memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
+            content = pack(memory, {**values, "clients": asked}, **received)
+            message = Message(content, node, RELEASE, group_id=str(server_round))
+            self._sent.append((message, asked))
+        for i in set(missing).difference(*(asked for _, asked in self._sent)):
+            self._dropped[i] = "not connected"
+        return [message for message, _ in self._sent]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies; if enough of a round's are good, apply the rule to them."""
+        asked = {message.metadata.message_id: clients for message, clients in self._sent}
+        silent = {i for clients in asked.values() for i in clients}
+        for reply in replies:
+            clients = asked.get(reply.metadata.reply_to_message_id)
+            if clients is None:
+                log(WARNING, "Dropped a reply to a question that was not asked")
+                continue
+            silent -= set(clients)
+            self._take(reply, clients)
+        for i in silent:
+            self._drop(i, BadReplyError(f"no reply within {self.terms.timeout:g} s"))
+        counts = MetricRecord({"replies": len(self._parts), "dropped": len(self._dropped)})
+        if len(self._parts) < self.terms.enough(self._t) or self._t == SETUP:
+            return None, counts
+        self._G = self._aggregate()
+        self._state = self.refresh(step(self.rule, self.state, self._G, self.terms.rounds))
+        for i, part in self._parts.items():
+            for name, row in part.memory.items():
+                self.memory[name][i] = row
+        return self._arrays(), counts
+
+    def _aggregate(self) -> Array:
+        """The good releases, sorted by client and combined."""
+        parts = [self._parts[i] for i in sorted(self._parts)]
+        sizes = np.array([part.size for part in parts])
+        releases = np.stack([part.release for part in parts])
+        return aggregate(releases, sizes, self.terms.aggregation)
+
+    def _take(self, reply: Message, clients: list[int]) -> None:
+        """Keep what is good of a reply, and name what is not."""
+        theta = self.state.theta
+        try:
+            if reply.has_error():
+                raise BadReplyError(f"failed: {reply.error.reason}")
+            parts = read(
+                *unpack(reply.content),
+                asked=clients,
+                t=self._t,
+                shape=self._shape,
+                dtype=theta.dtype,
+                memory={} if self._t == SETUP else self.memory,
+            )
+        except BadReplyError as error:
+            parts = dict.fromkeys(clients, error)
+        except (KeyError, TypeError, ValueError) as error:
+            parts = dict.fromkeys(clients, BadReplyError(f"can't be read ({error})"))
+        for i, part in parts.items():
+            if isinstance(part, BadReplyError):
+                self._drop(i, part)
+            elif i in self._parts:
+                self._drop(i, BadReplyError("replied twice; the first reply counts"))
+            else:
+                self._parts[i] = part
+                self.charged = max(self.charged, part.charged)
+
+    def _drop(self, client: int, why: BadReplyError) -> None:
+        log(WARNING, "Round %d: dropped client %d: %s", self._t + 1, client, why)
+        self._dropped[client] = str(why)
+        if why.refused:
+            self.refusals[client] = str(why)
+
+    def _shortage(self) -> str:
+        replies = f"{len(self._parts)} good replies, {self.terms.enough(self._t)} are needed"
+        return f"{replies} ({self._reasons()})"
+
+    def _reasons(self) -> str:
+        reasons = {**self._dropped, **self.refusals}
+        return "; ".join(f"client {i}: {why}" for i, why in sorted(reasons.items()))
+
+    def _arrays(self) -> ArrayRecord:
+        return ArrayRecord({"theta": FlowerArray(self.state.theta)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nothing: scores on private data would be releases, and are not charged."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def summary(self) -> None:
+        """Say in the log on what terms clients take part."""
+        terms = self.terms
+        log(INFO, "%s: %d clients, %d rounds", type(self).__name__, terms.clients, terms.rounds)

@@ -1,0 +1,1 @@
+"""What is trained: a linear head on features, or a network."""

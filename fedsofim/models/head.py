@@ -1,0 +1,262 @@
+r"""A linear softmax head on frozen features, with per-example clipping in closed form.
+
+The gradient of one example is a rank-one matrix, $g = (p - e_y)\,\tilde x^\top$, so its norm is
+$\lVert p - e_y\rVert\,\lVert\tilde x\rVert$ and the sum of clipped gradients is one weighted matrix
+product: no per-example gradient is ever formed.
+
+The same holds under a pre-clipping transform $g \to U_G\,g\,U_A$: the norm becomes
+$\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is transformed once, as a
+whole.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.errors import require
+from fedsofim.models.records import Covariances, Factors, Records
+
+try:
+    from fedsofim_kernel import clipped_residuals  # fedsofim/kernel.c
+except ImportError:  # it was installed without a compiler
+    clipped_residuals = None
+
+# Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
+CHUNK, LOGITS = 1280, 160_000
+LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
+
+
+class Transformed(NamedTuple):
+    """A transform, and what it does to some examples.
+
+    Attributes:
+        U_G: its factor on the side of the outputs, `(K, K)`, or `(S, K, K)` for a stack of heads.
+        U_A: its factor on the side of the features, `(F+1, F+1)`.
+        norm: the Euclidean norm of `U_A^T x` of each example, `(N,)`.
+    """
+
+    U_G: Array
+    U_A: Array
+    norm: Array
+
+
+class Examples(NamedTuple):
+    """Labelled examples, ready for the head; examples are columns, so that slices are views.
+
+    Attributes:
+        x: features with a last row of ones for the bias, `(F+1, N)`.
+        target: one-hot labels, `(K, N)`.
+        norm: the Euclidean norm of each column of `x`, `(N,)`.
+        transformed: the transform that gradients go through before they are clipped, if any.
+    """
+
+    x: Array
+    target: Array
+    norm: Array
+    transformed: Transformed | None = None
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return int(self.x.shape[1])
+
+    def part(self, which: slice | Array) -> "Examples":
+        """Some of the examples: views of neighbours, else dense copies."""
+        neighbours = isinstance(which, slice) and which.step is None
+        take = np.asarray if neighbours else np.ascontiguousarray
+        x, target, norm = (take(a[..., which]) for a in self[:3])
+        t = self.transformed
+        if t is not None:
+            t = Transformed(t.U_G, t.U_A, take(t.norm[which]))
+        return Examples(x, target, norm, t)
+
+    def chunks(self, size: int) -> Iterator["Examples"]:
+        """Views of at most `size` examples each, in order."""
+        for start in range(0, self.size, size):
+            yield self.part(slice(start, start + size))
+
+    def under(self, factors: Factors) -> "Examples":
+        """The same examples, whose gradients are transformed before they are clipped."""
+        U_G, U_A, before = factors.U_G, factors.U_A, self.transformed
+        if before is not None and np.array_equal(before.U_A, U_A):
+            return self._replace(transformed=before._replace(U_G=U_G))
+        norm = np.empty_like(self.norm)
+        for start in range(0, self.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            v = U_A.T @ self.x[:, part]
+            norm[part] = _norm(v)
+        return self._replace(transformed=Transformed(U_G, U_A, norm))
+
+    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
+        """The sum of these examples' clipped gradients; see `clipped_gradient_sum`."""
+        return clipped_gradient_sum(theta, self, clip)
+
+    def evaluate(self, theta: Array) -> tuple[float, float]:
+        """Accuracy and mean cross-entropy on these examples."""
+        return evaluate(theta, self)
+
+    def predict(self, theta: Array) -> Array:
+        """The most likely class of each example, `(N,)`."""
+        return predict(theta, self)
+
+    def curvature(self, theta: Array) -> list[Covariances]:
+        r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
+        G = np.zeros((theta.shape[-2],) * 2)
+        A = np.zeros((theta.shape[-1],) * 2)
+        for batch in self.chunks(CHUNK):
+            r, x = residual(theta, batch).astype(np.float64), batch.x.astype(np.float64)
+            G += r @ r.T
+            A += x @ x.T
+        return [Covariances(G / self.size, A / self.size)]
+
+
+def examples(features: Array, labels: Array, classes: int) -> Examples:
+    """Prepare `(N, F)` features and `(N,)` integer labels for the head."""
+    n = len(features)
+    x = np.ones((features.shape[1] + 1, n), dtype=features.dtype)
+    x[:-1] = features.T
+    target = np.zeros((classes, n), dtype=x.dtype)
+    target[labels, np.arange(n)] = 1
+    return Examples(x, target, _norm(x))
+
+
+def examples_of(records: Records) -> Examples:
+    """The examples that some records are, where the model is known to be a head."""
+    require(isinstance(records, Examples), "this needs model=head: it reads features")
+    assert isinstance(records, Examples)
+    return records
+
+
+def init(rng: np.random.Generator, classes: int, features: int) -> Array:
+    """Initial parameters `(K, F+1)`, Gaussian with std `0.5 sqrt(2 / (F + 1 + K))`, bias last."""
+    std = 0.5 * math.sqrt(2 / (features + 1 + classes))
+    return std * rng.standard_normal((classes, features + 1)).astype(np.float32)
+
+
+def residual(theta: Array, batch: Examples) -> Array:
+    """`softmax(theta x) - onehot(y)` of each example, `(..., K, N)` for `theta` `(..., K, F+1)`."""
+    r = np.empty((*theta.shape[:-1], batch.size), theta.dtype)
+    _residual(theta, batch, r)
+    return r
+
+
+def _logits(theta: Array, x: Array, out: Array) -> None:
+    """Write `theta x` to `out`, in one matrix product for a whole stack of heads."""
+    np.matmul(theta.reshape(-1, len(x)), x, out=out.reshape(-1, x.shape[1]))
+
+
+def _aligned(size: int, dtype: DTypeLike) -> Array:
+    """An empty array that begins where a cache line does."""
+    size *= np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    return memory[-memory.ctypes.data % 64 :][:size].view(dtype)
+
+
+def _residual(theta: Array, batch: Examples, out: Array, shift: bool = False) -> bool:
+    """Write the residual to `out`.
+
+    Logits are shifted to have their maximum at 0 only if that is asked for, or if their
+    exponentials leave the range that float32 holds well; whether they were is returned.
+    """
+    _logits(theta, batch.x, out)
+    if shift:
+        out -= out.max(axis=-2, keepdims=True)
+        out[out < -40] = -np.inf  # exactly 0 in the end, not a slow, subnormal number
+    with np.errstate(over="ignore"):
+        np.exp(out, out=out)
+        s = np.add.reduce(out, axis=-2, keepdims=True)
+    if not shift and s.size and not (s.min() > 1e-30 and s.max() < 1e30):
+        return _residual(theta, batch, out, shift=True)
+    out *= np.reciprocal(s, out=s)
+    out -= batch.target
+    return shift
+
+
+def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
+    """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
+
+    Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
+    `clip`, whatever the features and the transform are: an example whose gradient is not finite, or
+    too large to be clipped with care, contributes zero.
+
+    Args:
+        theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
+        data: the examples.
+        clip: the largest norm of one example's gradient, `inf` for no clipping; or one a head,
+            `(S, 1, 1)`.
+
+    Returns:
+        The sum, of the shape of `theta`.
+    """
+    *heads, K, width = theta.shape
+    rows, t = math.prod(heads) * K, data.transformed
+    size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
+    buffer, shift = _aligned(rows * size, theta.dtype), False
+    total = np.zeros((rows, width), theta.dtype)
+    C = np.minimum(clip, np.finfo(theta.dtype).max)
+    compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
+    if compiled:  # the same for one head as for a stack
+        S = math.prod(heads)
+        C = np.full(S, np.ravel(C), np.float32)
+        U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
+    for batch in data.chunks(size):
+        x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
+        if compiled:
+            _logits(theta, x, r)
+            norm = batch.norm if batch.transformed is None else batch.transformed.norm
+            lost = clipped_residuals(r.reshape(S, K, -1), batch.target, norm, C, U)
+        else:
+            shift = _residual(theta, batch, r, shift)
+            lost = _clip(r, batch, C)
+        if lost:
+            x = np.where(np.isfinite(x), x, 0)  # 0 times infinity is not 0
+        total += r.reshape(rows, -1) @ x.T
+    total = total.reshape(theta.shape)
+    return total if t is None else t.U_G @ total @ t.U_A
+
+
+def _clip(r: Array, batch: Examples, C: Scale) -> bool:
+    """Scale residuals to those of clipped gradients; whether some are 0, as they were too large."""
+    t, u, norm = batch.transformed, r, batch.norm
+    if t is not None:
+        u, norm = t.U_G @ r, t.norm
+    w = _norm(u)[..., None, :]
+    w *= norm
+    np.divide(C, np.maximum(w, C, out=w), out=w)  # min(1, C / ||g||)
+    r *= w
+    least = np.finfo(r.dtype).tiny / np.finfo(r.dtype).eps
+    if t is None and w.min() >= least:
+        return False
+    lost = ~(np.abs(r).max(axis=-2, keepdims=True) >= least)  # it would lose digits, or is NaN
+    np.copyto(r, 0, where=lost)
+    return bool(lost.any())
+
+
+def _norm(v: Array) -> Array:
+    """The norm of each column, never too small: sums lose digits and squares may underflow."""
+    square: Array = np.einsum("...kn,...kn->...n", v, v)
+    limits = np.finfo(v.dtype)
+    square *= 1 + v.shape[-2] * limits.eps
+    square += limits.tiny
+    return np.sqrt(square, out=square)
+
+
+def predict(theta: Array, data: Examples) -> Array:
+    """The most likely class of each example, `(..., N)` for `theta` `(..., K, F+1)`."""
+    return np.concatenate([(theta @ b.x).argmax(axis=-2) for b in data.chunks(CHUNK)], axis=-1)
+
+
+def evaluate(theta: Array, data: Examples) -> tuple[float, float]:
+    """Accuracy and mean cross-entropy of the head on `data`."""
+    correct, loss = 0, 0.0
+    for batch in data.chunks(CHUNK):
+        z = theta @ batch.x
+        top = z.max(axis=0)
+        z_label = np.einsum("kn,kn->n", z, batch.target)
+        correct += int((z.argmax(axis=0) == batch.target.argmax(axis=0)).sum())
+        loss += float((top + np.log(np.exp(z - top).sum(axis=0)) - z_label).sum())
+    return correct / data.size, loss / data.size

@@ -1,0 +1,221 @@
+/* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
+   matrix products, on logits that stay in the nearest cache.
+
+   The module stands beside the package, not in it, since a Flower app bundle carries Python only.
+   Where it cannot be built, head.py does the same with NumPy. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK 128 /* examples at a time: their logits stay in the L1 cache */
+#define LANES 32  /* of them, for a small product: its sums stay in registers */
+
+#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
+#error "NaN must be NaN, and float arithmetic that of floats"
+#endif
+
+#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define EVERY_CPU
+#endif
+
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+#ifdef _MSC_VER
+#define restrict __restrict
+#endif
+
+/* e^x for x in [-87, 88], to one unit in the last place or so; NaN stays NaN. */
+INLINE float exponential(float x)
+{
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer */
+    float shifted = x * 1.44269504f + round;
+    float n = shifted - round; /* x = n log 2 + r, |r| <= log 2 / 2 */
+    float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f; /* the minimax polynomial of Cephes */
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    uint32_t bits; /* the lowest of them are n, which goes to the exponent of 2^n */
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+/* Add the squared norm of U r to square, for `lanes` columns of r. */
+INLINE void add_squares(float *restrict square, const float *restrict r, Py_ssize_t N,
+                        const float *restrict U, Py_ssize_t K, int lanes)
+{
+    for (Py_ssize_t j = 0; j < K; j++, U += K) {
+        float u[LANES] = {0};
+        for (Py_ssize_t k = 0; k < K; k++)
+            for (int i = 0; i < lanes; i++)
+                u[i] += U[k] * r[k * N + i];
+        for (int i = 0; i < lanes; i++)
+            square[i] += u[i] * u[i];
+    }
+}
+
+/* Write the squared norm of U r of n columns; squares may underflow, so a bit is added. */
+INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, const float *U,
+                                Py_ssize_t K, int n)
+{
+    int done = 0;
+    for (int i = 0; i < n; i++)
+        square[i] = FLT_MIN;
+    for (; done + LANES <= n; done += LANES)
+        add_squares(square + done, r + done, N, U, K, LANES);
+    if (done < n)
+        add_squares(square + done, r + done, N, U, K, n - done);
+}
+
+/* Logits z, (S, K, N), become the residuals of clipped gradients, in place:
+
+       r = softmax(z) - target,   r * min(1, clip / (||U r|| norm)),
+
+   or 0 where that norm is not finite, or so large that what is left of r would lose digits; whether
+   some is 0 for that reason is returned. U, (S, K, K), is the transform on the side of the outputs;
+   NULL is the identity. Rows of target are `stride` floats apart.
+
+   With o_k = exp(z_k - max z) of the other classes, the label's residual is -sum(o) / sum(exp), so
+   ||r|| loses nothing to cancellation; and exponentials below exp(-40) are exactly 0, so no square
+   of one underflows. A norm that is NaN weighs 0. */
+EVERY_CPU
+static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
+                             const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S,
+                             Py_ssize_t N)
+{
+    const float slack = 1.0f + K * FLT_EPSILON; /* a sum of K squares may be too small by less */
+    int lost = 0;
+    for (Py_ssize_t start = 0; start < N; start += BLOCK)
+        for (Py_ssize_t s = 0; s < S; s++) {
+            const int n = (int)(N - start < BLOCK ? N - start : BLOCK);
+            const float C = clip[s], *x_norm = norm + start, *y_first = target + start;
+            float top[BLOCK], sum[BLOCK] = {0}, others[BLOCK] = {0}, square[BLOCK] = {0};
+            float weight[BLOCK], *first = z + s * K * N + start;
+
+            memcpy(top, first, n * sizeof *top);
+            for (Py_ssize_t k = 1; k < K; k++) {
+                const float *row = first + k * N;
+                for (int i = 0; i < n; i++)
+                    top[i] = top[i] < row[i] ? row[i] : top[i];
+            }
+            for (Py_ssize_t k = 0; k < K; k++) {
+                float *restrict row = first + k * N;
+                const float *restrict y = y_first + k * stride;
+                for (int i = 0; i < n; i++) {
+                    float x = row[i] - top[i], e = exponential(x);
+                    e = x < -40.0f ? 0.0f : e;
+                    float o = y[i] != 0.0f ? 0.0f : e;
+                    row[i] = o;
+                    sum[i] += e;
+                    others[i] += o;
+                }
+            }
+            for (Py_ssize_t k = 0; k < K; k++) {
+                float *restrict row = first + k * N;
+                const float *restrict y = y_first + k * stride;
+                for (int i = 0; i < n; i++) {
+                    float r = y[i] != 0.0f ? -others[i] : row[i];
+                    row[i] = r;
+                    square[i] += r * r;
+                }
+            }
+            if (U)
+                transformed_squares(square, first, N, U + s * K * K, K, n);
+            for (int i = 0; i < n; i++) {
+                float t = 1.0f / sum[i], g = sqrtf(square[i] * slack) * t * x_norm[i];
+                float w = t * (C / (g <= C ? C : g)); /* NaN if g is */
+                float most = others[i] > 0.0f ? w * others[i] : w; /* of what is left of r */
+                weight[i] = most >= FLT_MIN / FLT_EPSILON ? w : 0.0f;
+            }
+            for (int i = 0; i < n; i++) /* a loop of its own, or neither is vectorised */
+                lost |= weight[i] == 0.0f;
+            for (Py_ssize_t k = 0; k < K; k++) {
+                float *restrict row = first + k * N;
+                for (int i = 0; i < n; i++)
+                    row[i] = weight[i] > 0.0f ? row[i] * weight[i] : 0.0f;
+            }
+        }
+    return lost;
+}
+
+static const Py_ssize_t FLOAT = sizeof(float);
+
+/* A buffer of float32 with `ndim` axes, the last one dense; 0 and an exception if it is not. */
+static int get(PyObject *array, Py_buffer *view, int ndim, int flags)
+{
+    if (PyObject_GetBuffer(array, view, PyBUF_FORMAT | flags))
+        return 0;
+    if (view->ndim == ndim && !strcmp(view->format, "f") && view->strides[0] % FLOAT == 0 &&
+        view->strides[ndim - 1] == FLOAT && (uintptr_t)view->buf % FLOAT == 0)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "expected float32 with %d axes, the last one dense", ndim);
+    PyBuffer_Release(view);
+    return 0;
+}
+
+static PyObject *run(PyObject *self, PyObject *args)
+{
+    PyObject *arrays[5] = {NULL}, *result = NULL;
+    Py_buffer b[5] = {{0}};
+    const int ndim[5] = {3, 2, 1, 1, 3}, dense = PyBUF_C_CONTIGUOUS, strided = PyBUF_STRIDES;
+    const int flags[5] = {dense | PyBUF_WRITABLE, strided, strided, strided, dense};
+    int held = 0, count, lost;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOO|O", arrays, arrays + 1, arrays + 2, arrays + 3, arrays + 4))
+        return NULL;
+    count = arrays[4] && arrays[4] != Py_None ? 5 : 4;
+    while (held < count && get(arrays[held], b + held, ndim[held], flags[held]))
+        held++;
+    if (held == count) {
+        const Py_ssize_t S = b[0].shape[0], K = b[0].shape[1], N = b[0].shape[2], *U = b[4].shape;
+        if (K < 1 || b[1].shape[0] != K || b[1].shape[1] != N || b[2].shape[0] != N ||
+            b[3].shape[0] != S || (count == 5 && (U[0] != S || U[1] != K || U[2] != K)))
+            PyErr_SetString(PyExc_ValueError,
+                            "expected shapes (S, K, N), (K, N), (N,), (S,) and (S, K, K)");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            lost = clipped_residuals(b[0].buf, b[1].buf, b[1].strides[0] / FLOAT, b[2].buf,
+                                     b[3].buf, count == 5 ? b[4].buf : NULL, K, S, N);
+            Py_END_ALLOW_THREADS
+            result = PyBool_FromLong(lost);
+        }
+    }
+    while (held)
+        PyBuffer_Release(b + --held);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"clipped_residuals", run, METH_VARARGS,
+     "clipped_residuals(z, target, norm, clip, U=None)\n--\n\n"
+     "Turn logits `(S, K, N)` into residuals of clipped gradients, in place.\n\n"
+     "Args: float32 arrays: the logits, one-hot labels `(K, N)`, the norm of each example `(N,)`,\n"
+     "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
+     "was too large, and so is 0."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "fedsofim_kernel",
+    .m_doc = "The inner loop of fedsofim/models/head.py.",
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit_fedsofim_kernel(void) { return PyModule_Create(&module); }

@@ -1,0 +1,172 @@
+"""What is trained: a linear head on features, or a deep network from pixels on."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models import head
+from fedsofim.models.records import Records
+
+
+class Network(Protocol):
+    """A model whose input and output are known."""
+
+    def init(self, rng: np.random.Generator) -> Array:
+        """Initial parameters, as one array of at least two dimensions."""
+
+    def records(self, x: Array, y: Array) -> Records:
+        """Labelled records of `x` `(N, ...)` and integer labels `y` `(N,)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(ABC):
+    """A kind of model.
+
+    Attributes:
+        name: what the config calls it.
+        linear: whether it is a linear head on features; others take images as well.
+    """
+
+    name: ClassVar[str]
+    linear: ClassVar[bool] = False
+
+    @abstractmethod
+    def network(self, shape: tuple[int, ...], classes: int) -> Network:
+        """The model for records of this shape: `(F,)` features or `(C, H, W)` images."""
+
+
+class HeadNetwork(NamedTuple):
+    """A linear softmax head."""
+
+    features: int
+    classes: int
+
+    def init(self, rng: np.random.Generator) -> Array:
+        """Initial parameters, `(K, F+1)`."""
+        return head.init(rng, self.classes, self.features)
+
+    def records(self, x: Array, y: Array) -> head.Examples:
+        """Records for the head."""
+        return head.examples(x, y, self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head(Model):
+    """A linear softmax head on frozen features; NumPy alone."""
+
+    name: ClassVar[str] = "head"
+    linear: ClassVar[bool] = True
+
+    def network(self, shape: tuple[int, ...], classes: int) -> Network:
+        require(len(shape) == 1, f"model=head: takes features; for {shape} images use model=cnn")
+        return HeadNetwork(shape[0], classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deep(Model):
+    """A network of Linear and Conv2d layers, in torch.
+
+    Attributes:
+        microbatch: records whose gradients are held at a time; for memory, not for results.
+    """
+
+    microbatch: int = 128
+
+    def __post_init__(self) -> None:
+        require(self.microbatch >= 1, f"microbatch={self.microbatch}: must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CNN(Deep):
+    """Blocks of a 3x3 convolution and a pooling, each twice as wide, and a linear layer.
+
+    Attributes:
+        width: channels of the first block.
+        blocks: how many; each halves height and width.
+        activation: what follows a convolution; bounded ones suit clipping.
+    """
+
+    name: ClassVar[str] = "cnn"
+    width: int = 16
+    blocks: int = 3
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width >= 1, f"width={self.width}: must be at least 1")
+        require(self.blocks >= 1, f"blocks={self.blocks}: must be at least 1")
+
+    def network(self, shape: tuple[int, ...], classes: int) -> Network:
+        deep, modules = _torch_side(self.name)
+        require(len(shape) == 3, f"model=cnn: takes images, not {shape} features; use model=mlp")
+        require(
+            min(shape[1:]) >= 2**self.blocks,
+            f"model.blocks={self.blocks}: {shape[1]} x {shape[2]} images are too small for it",
+        )
+        module = modules.cnn(shape, classes, self.width, self.blocks, self.activation)
+        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
+        return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLP(Deep):
+    """Fully connected layers, on images or on features.
+
+    Attributes:
+        width: units of a hidden layer.
+        layers: how many hidden layers.
+        activation: what follows a hidden layer.
+    """
+
+    name: ClassVar[str] = "mlp"
+    width: int = 64
+    layers: int = 1
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width >= 1, f"width={self.width}: must be at least 1")
+        require(self.layers >= 0, f"layers={self.layers}: must be >= 0")
+
+    def network(self, shape: tuple[int, ...], classes: int) -> Network:
+        deep, modules = _torch_side(self.name)
+        module = modules.mlp(shape, classes, self.width, self.layers, self.activation)
+        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
+        return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module(Deep):
+    """A torch module of the user's.
+
+    Attributes:
+        factory: `package.module:function`; called with a record's shape and the number of
+            classes, it returns a `torch.nn.Module` that gives logits `(N, classes)`.
+    """
+
+    name: ClassVar[str] = "module"
+    factory: str
+
+    def network(self, shape: tuple[int, ...], classes: int) -> Network:
+        deep, modules = _torch_side(self.name)
+        module = modules.from_factory(self.factory, shape, classes)
+        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
+        return network
+
+
+def _torch_side(name: str) -> tuple[Any, Any]:
+    """The modules that need torch, which a linear head does without."""
+    try:
+        from fedsofim.models import modules
+        from fedsofim.models import networks as deep
+    except ModuleNotFoundError as error:
+        require(error.name != "torch", f"model={name}: needs torch; pip install 'fedsofim[vision]'")
+        raise
+    return deep, modules
+
+
+MODELS: dict[str, type[Model]] = {m.name: m for m in (Head, CNN, MLP, Module)}

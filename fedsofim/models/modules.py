@@ -1,0 +1,79 @@
+"""Networks in torch: the built-in ones, a user's own, and which layers they may have."""
+
+import importlib
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedsofim.core.errors import ConfigError, require
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def cnn(
+    shape: Sequence[int], classes: int, width: int, blocks: int, activation: str
+) -> nn.Sequential:
+    """Blocks of convolution, activation and pooling, then a linear layer."""
+    channels, height, across = shape
+    layers: list[nn.Module] = []
+    for block in range(blocks):
+        wide = width * 2**block
+        layers += [nn.Conv2d(channels, wide, 3, padding=1), ACTIVATIONS[activation]()]
+        layers += [nn.AvgPool2d(2)]
+        channels, height, across = wide, height // 2, across // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * across, classes))
+
+
+def mlp(
+    shape: Sequence[int], classes: int, width: int, layers: int, activation: str
+) -> nn.Sequential:
+    """Fully connected layers on whatever the input is."""
+    parts: list[nn.Module] = [nn.Flatten()]
+    inputs = math.prod(shape)
+    for _ in range(layers):
+        parts += [nn.Linear(inputs, width), ACTIVATIONS[activation]()]
+        inputs = width
+    return nn.Sequential(*parts, nn.Linear(inputs, classes))
+
+
+def from_factory(factory: str, shape: Sequence[int], classes: int) -> nn.Module:
+    """The module that a user's function `package.module:function` makes."""
+    place, _, name = factory.partition(":")
+    try:
+        make = getattr(importlib.import_module(place), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"model.factory={factory}: cannot be imported as package.module:function ({error})"
+        ) from None
+    module = make(tuple(shape), classes)
+    require(isinstance(module, nn.Module), f"model.factory={factory}: gave no torch module")
+    assert isinstance(module, nn.Module)
+    return module
+
+
+def supported_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
+    """The layers that hold parameters, by name, or an error that names those that do not fit."""
+    layers: dict[str, nn.Linear | nn.Conv2d] = {}
+    refused: list[str] = []
+    seen: set[int] = set()
+    for name, part in module.named_modules():
+        own = list(part.parameters(recurse=False))
+        plain = type(part) is nn.Linear or (
+            type(part) is nn.Conv2d and part.groups == 1 and part.padding_mode == "zeros"
+        )
+        mixes = isinstance(part, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
+        shared = any(id(p) in seen for p in own)
+        if plain and not shared:
+            layers[name] = part
+        elif own or mixes or list(part.buffers(recurse=False)):
+            why = " (shares its parameters)" if shared else ""
+            refused.append(f"{name or 'the module itself'}: {type(part).__name__}{why}")
+        seen |= {id(p) for p in own}
+    require(
+        not refused,
+        f"model: layers must be Linear, or Conv2d with zero padding and one group, and without "
+        f"BatchNorm or Dropout; not so: {', '.join(refused)}",
+    )
+    require(bool(layers), "model: has no Linear or Conv2d layer")
+    return layers

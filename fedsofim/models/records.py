@@ -1,0 +1,61 @@
+"""What a client holds, as every method sees it: records of which only clipped sums are taken.
+
+A linear head and a deep network differ in how they compute these sums, and in nothing else.
+"""
+
+from typing import NamedTuple, Protocol, Self
+
+from fedsofim.core.arrays import Array, Scale
+
+
+class Covariances(NamedTuple):
+    """The two Kronecker factors of a layer's Fisher matrix, in float64.
+
+    Attributes:
+        G: of the gradients at the layer's outputs, `(out, out)`.
+        A: of the layer's inputs, with a last 1 if it has a bias, `(in, in)`.
+    """
+
+    G: Array
+    A: Array
+
+
+class Factors(NamedTuple):
+    """A public transform of gradients, `U_G g U_A` in every layer.
+
+    Attributes:
+        U_G: `(out, out)`; of several layers the factors one after another, flat.
+        U_A: `(in, in)`; the same.
+    """
+
+    U_G: Array
+    U_A: Array
+
+
+class Records(Protocol):
+    """Labelled records, and what may be computed on them."""
+
+    @property
+    def size(self) -> int:
+        """How many records there are."""
+
+    def part(self, which: slice) -> Self:
+        """Some of the records."""
+
+    def under(self, factors: Factors) -> Self:
+        """The same records, whose gradients are transformed before they are clipped."""
+
+    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
+        """The sum of the records' gradients, each transformed and then clipped to norm `clip`.
+
+        Replacing one record moves it by at most `2 clip`. It has the shape of `theta`.
+        """
+
+    def evaluate(self, theta: Array) -> tuple[float, float]:
+        """Accuracy and mean cross-entropy."""
+
+    def predict(self, theta: Array) -> Array:
+        """The most likely class of each record, `(N,)`."""
+
+    def curvature(self, theta: Array) -> list[Covariances]:
+        """The Kronecker factors of every layer. Not private: for probes, or where that is known."""

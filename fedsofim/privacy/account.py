@@ -1,0 +1,89 @@
+"""What an owner is charged for, by its own account and on the terms that a run began with.
+
+Nothing here believes the server: neither other clients' noise, nor a weaker notion of neighbours,
+nor that a run's terms are what they were.
+"""
+
+import hashlib
+import math
+from typing import NamedTuple
+
+from fedsofim.clients.program import Program
+from fedsofim.core.participation import SETUP
+from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.ledger import Ledger, RefusedError
+from fedsofim.privacy.mechanism import Adjacency, sensitivity
+from fedsofim.privacy.plan import Plan
+
+
+def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
+    """What `count` releases do to a record, by the noise that this client alone adds.
+
+    The plan may lean on other clients' noise or on a weaker notion of neighbours; an owner that
+    trusts neither counts its own.
+    """
+    z = plan.client_noise_multiplier
+    return GaussianEvent(sensitivity(plan.clip, adjacency), plan.clip * z if z else 0.0, count)
+
+
+def setup_event(plan: Plan, adjacency: Adjacency) -> GaussianEvent | None:
+    """What the release before the first round does to a record, if there is one."""
+    if not plan.setup_share:
+        return None
+    setup = plan.events(0)[0]
+    # Replacing a record is removing one and adding one.
+    twice = adjacency == "replace-one" and plan.adjacency == "add-remove"
+    factor = math.sqrt(plan.sharers) * (2 if twice else 1)
+    return GaussianEvent(setup.sensitivity * factor, setup.std)
+
+
+def digest_of(program: Program, plan: Plan) -> str:
+    """A name for the terms: all that decides what a client computes and is charged."""
+    return hashlib.sha256(repr((program, plan)).encode()).hexdigest()
+
+
+class Account(NamedTuple):
+    """What one run has been charged for.
+
+    Attributes:
+        made: how many releases in rounds.
+        charged: what they were worth.
+        set_up: whether the set-up was charged.
+        terms: the digest of the run's terms; empty before its first charge.
+    """
+
+    made: int
+    charged: float
+    set_up: bool
+    terms: str
+
+
+def account(ledger: Ledger, run: str) -> Account:
+    """What the ledger says about a run."""
+    mine = [charge for charge in ledger.charges() if charge.run == run]
+    rounds = [charge.count for charge in mine if charge.round != SETUP]
+    terms = mine[0].terms if mine else ""
+    return Account(len(rounds), float(sum(rounds)), len(rounds) < len(mine), terms)
+
+
+def agreed(ledger: Ledger, program: Program, plan: Plan, run: str) -> Account:
+    """The account of a run, if its charges are right for this program on these terms."""
+    moved = program.record_moves_others or program.uses_part
+    if moved and ledger.budget.adjacency == "add-remove":
+        raise RefusedError(
+            "the owner's budget is for adding or removing a record, which would change what this "
+            "client does with its other records"
+        )
+    known = account(ledger, run)
+    if known.terms not in ("", digest_of(program, plan)):
+        raise RefusedError("the run began on other terms; start a new one")
+    return known
+
+
+def check_ahead(ledger: Ledger, program: Program, plan: Plan, *, run: str, rounds: int) -> None:
+    """Refuse a run that the budget does not cover to its end: better now than in the middle."""
+    known = agreed(ledger, program, plan, run)
+    left = max(0.0, program.cost(rounds) - program.cost(min(known.made, rounds)))
+    events = [event_of(plan, left, ledger.budget.adjacency)]
+    setup = setup_event(plan, ledger.budget.adjacency)
+    ledger.check(events if setup is None or known.set_up else [setup, *events])

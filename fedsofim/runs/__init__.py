@@ -1,0 +1,1 @@
+"""One run: made ready, trained, measured and written."""

@@ -1,0 +1,138 @@
+"""A run's directory: written so that it can be read, or continued, after any interruption.
+
+Files are replaced whole; `metrics.jsonl` grows by whole lines. A directory appears under its name
+only when it holds enough to be resumed.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedsofim.core.arrays import flatten, unflatten
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import write_whole
+from fedsofim.runs.experiment import RunState
+
+Row = dict[str, Any]
+
+
+def finite(value: Any) -> Any:
+    """The value, or `None` for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class RunDir:
+    """The directory of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(
+        cls, path: Path, config: Mapping[str, Any], partition: Row, state: RunState
+    ) -> "RunDir":
+        """Make a new run directory, resumable from the first moment."""
+        draft = cls(path.parent / f".{path.name}.{os.getpid()}")
+        try:
+            draft.path.mkdir(parents=True)
+            draft.write("config.yaml", yaml.safe_dump(dict(config), sort_keys=False).encode())
+            draft.write_json("partition.json", partition)
+            draft.write("metrics.jsonl", b"")
+            draft.checkpoint(state)
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+            require(
+                not path.exists(),
+                f"output.dir={path}: exists already; continue it with "
+                f"'fedsofim resume {path}', or name another",
+            )
+            draft.path.rename(path)
+        except OSError as error:
+            raise ConfigError(f"output.dir={path}: cannot be written ({error.strerror})") from None
+        finally:
+            shutil.rmtree(draft.path, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDir":
+        """Open a directory that a run left."""
+        for name in ("config.yaml", "checkpoint.npz", "metrics.jsonl", "partition.json"):
+            require((path / name).is_file(), f"{path}: not a run directory (it has no {name})")
+        return cls(path)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file as a whole."""
+        write_whole(self.path / name, content)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Replace a JSON file as a whole."""
+        self.write(name, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+    def write_arrays(self, name: str, **arrays: Any) -> None:
+        """Replace a `.npz` file as a whole."""
+        buffer = BytesIO()
+        np.savez(buffer, **arrays)
+        self.write(name, buffer.getvalue())
+
+    def read_json(self, name: str) -> Any:
+        """The content of a JSON file."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except ValueError as error:
+            raise ConfigError(f"{self.path / name}: damaged ({error})") from None
+
+    def config(self) -> dict[str, Any]:
+        """The resolved config that the run was started with."""
+        try:
+            values = yaml.safe_load((self.path / "config.yaml").read_text())
+        except yaml.YAMLError:
+            values = None
+        require(isinstance(values, dict), f"{self.path / 'config.yaml'}: not a config")
+        return dict(values)
+
+    def append(self, row: Row) -> None:
+        """Add one row to the metrics."""
+        with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
+            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+
+    def metrics(self, rounds: int | None = None) -> list[Row]:
+        """The rows of the first `rounds` rounds, of all by default."""
+        rows: list[Row] = []
+        for line in (self.path / "metrics.jsonl").read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break  # a line cut short by a crash; the checkpoint is older
+        return rows[:rounds]
+
+    def checkpoint(self, state: RunState) -> None:
+        """Save all that the run knows."""
+        self.write_arrays("checkpoint.npz", **flatten(state))
+
+    def restore(self, blank: RunState) -> RunState:
+        """The saved state; `blank`, a fresh one, gives its shape, which must agree."""
+        file = self.path / "checkpoint.npz"
+        try:
+            with np.load(file, allow_pickle=False) as saved:
+                state: RunState = unflatten(blank, dict(saved))
+        except Exception as error:  # a damaged archive can fail in any of its parts
+            raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
+        return state
+
+    def rewind(self, rounds: int) -> None:
+        """Drop metrics rows beyond the first `rounds` rounds."""
+        rows = self.metrics(rounds)
+        require(
+            [row.get("round") for row in rows] == list(range(1, rounds + 1)),
+            f"{self.path / 'metrics.jsonl'}: damaged (it should begin with rounds 1 to {rounds})",
+        )
+        lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        self.write("metrics.jsonl", lines.encode())

@@ -1,0 +1,62 @@
+"""What is measured of a run."""
+
+import math
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.runs import personal_tests as personal
+from fedsofim.runs.directory import Row, finite
+from fedsofim.runs.experiment import Experiment, RunState
+
+
+def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
+    """One row of the metrics; all from released values and the server's own test set.
+
+    Where clients have models of their own, the scores are those of the mean client on its own test
+    set, which only a simulation knows; a deployment does not score them.
+    """
+    config, theta, t = experiment.config, state.server.theta, state.server.t
+    scores: Row = {"accuracy": None, "loss": math.nan}
+    if experiment.own_tests:
+        scores = personal.summarise(personal_scores(experiment, state))
+    elif experiment.test.size and not config.client.keeps_models:
+        scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
+    return {
+        "round": t,
+        **scores,
+        "loss": finite(scores["loss"]),
+        "epsilon": finite(config.epsilon(t)),
+        "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
+        "noise_norm": noise_norm(experiment, t - 1),
+        "theta_norm": finite(float(np.linalg.norm(theta))),
+        "seconds": round(seconds, 6),
+    }
+
+
+def noise_norm(experiment: Experiment, t: int) -> float | None:
+    """The norm that the noise in the aggregate of round `t` is expected to have, where it is known.
+
+    Each of n clients adds noise of std s to its sum: the mean of the releases then carries
+    s sqrt(sum 1/|D_i|^2) / n in each coordinate, the mean by size s sqrt(n) / sum |D_i|.
+    """
+    config, plan = experiment.config, experiment.plan
+    gain = config.client.noise_gain
+    if gain is None or not experiment.clients or not plan.noise_multiplier:
+        return None
+    sizes = np.array([experiment.clients[i].data.size for i in config.schedule.present(t)], float)
+    uniform = math.sqrt((1 / sizes**2).sum()) / len(sizes)
+    factor = uniform if config.aggregation == "uniform" else math.sqrt(len(sizes)) / sizes.sum()
+    std = gain * plan.client_noise_multiplier * plan.clip
+    return std * factor * math.sqrt(experiment.theta.size)
+
+
+def personal_models(experiment: Experiment, state: RunState) -> Array:
+    """The model of each client, where clients have models of their own."""
+    program, theta = experiment.config.client, state.server.theta
+    return program.personal(theta, experiment.clients, state.clients)
+
+
+def personal_scores(experiment: Experiment, state: RunState) -> personal.Scores:
+    """How well each client is served by its own model."""
+    return personal.score(personal_models(experiment, state), experiment.own_tests)

@@ -1,0 +1,113 @@
+"""A run made ready: the pieces that the engines move."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fedsofim.clients import Client
+from fedsofim.config.schema import Config
+from fedsofim.core.arrays import Array
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.data.datasets import Dataset, load
+from fedsofim.data.partition import statistics
+from fedsofim.data.pixels import load_pixels
+from fedsofim.models.head import Examples, examples_of
+from fedsofim.models.kinds import Network
+from fedsofim.models.records import Records
+from fedsofim.privacy.plan import Plan
+from fedsofim.runs import personal_tests as personal
+from fedsofim.runs.probes import probes_for
+from fedsofim.strategies.rule import ServerState, start
+
+
+class Experiment(NamedTuple):
+    """A run that is ready to start.
+
+    Attributes:
+        config: what was asked for.
+        plan: the noise that keeps the budget.
+        clients: the clients with their records.
+        test: the server's own test set; without records if it has none.
+        theta: initial parameters, `(K, F+1)` for a head, `(1, d)` for a deep network.
+        partition: statistics of who holds what; the simulator's knowledge, never a release.
+        own_tests: a test set for each client, where clients have models of their own.
+        deployed: whether the records are with their owners, on other machines.
+        probes: what the transform's factors are measured on, if there is one.
+    """
+
+    config: Config
+    plan: Plan
+    clients: list[Client]
+    test: Records
+    theta: Array
+    partition: dict[str, Any]
+    own_tests: Sequence[Examples] = ()
+    deployed: bool = False
+    probes: Records | None = None
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Rounds between checkpoints.
+
+        A deployment saves every round: going back over rounds whose releases the clients no longer
+        keep would cost them again.
+        """
+        return 1 if self.deployed else self.config.output.checkpoint_every
+
+
+def prepare(config: Config) -> Experiment:
+    """Load the data, divide it and draw the initial parameters."""
+    data = load_data(config)
+    network = config.model.network(data.train_x.shape[1:], data.classes)
+    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+    clients = divide(network, data, parts)
+    theta = network.init(stream(config.seed, Purpose.INIT))
+    record = statistics(parts, data.train_y, data.classes)
+    record["data_sha256"] = data.sha256
+    test = network.records(data.test_x, data.test_y)
+    own_tests: Sequence[Examples] = ()
+    if config.client.keeps_models:
+        held = [client.data for client in clients]
+        own_tests = personal.own_test_sets(examples_of(test), map(examples_of, held), config.seed)
+    probes = probes_for(config.transform, network, data, config.seed)
+    return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
+
+
+def load_data(config: Config) -> Dataset:
+    """The data as the model takes it: images for a network where there are any, else features."""
+    dataset = config.dataset
+    images = dataset.holds_images() if dataset.path else dataset.embedded is None
+    if images and not config.model.linear:
+        return load_pixels(dataset, config.features.store)
+    return load(dataset, config.extraction.file())
+
+
+def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
+    """The clients, each with its part of the training records."""
+    return [
+        Client(i, network.records(data.train_x[part], data.train_y[part]))
+        for i, part in enumerate(parts)
+    ]
+
+
+class RunState(NamedTuple):
+    """All that a run knows between rounds; the client part is stacked by client."""
+
+    server: ServerState
+    clients: Any
+
+
+def begin(experiment: Experiment) -> RunState:
+    """The state before the first round."""
+    config, theta = experiment.config, experiment.theta
+    server = refresh(experiment, start(config.strategy, theta))
+    return RunState(server, config.client.init(theta, len(experiment.clients)))
+
+
+def refresh(experiment: Experiment, state: ServerState) -> ServerState:
+    """Renew what all clients will receive in the next round, where it is due.
+
+    Every engine calls this after a step; it follows from the state alone.
+    """
+    transform, probes = experiment.config.transform, experiment.probes
+    shared = transform.refresh(state.t, state.theta, probes, state.shared)
+    return state._replace(shared=shared)

@@ -1,0 +1,74 @@
+"""What a transform's factors are measured on."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.data import npz
+from fedsofim.data.datasets import Dataset, probe_features
+from fedsofim.data.probes import pink_noise
+from fedsofim.models.kinds import Network
+from fedsofim.models.records import Records
+from fedsofim.transforms.kfc import KFC, Transform
+
+# How many probe images are made, or private records used by the oracle, if nothing else is said.
+MADE, PRIVATE = 512, 4096
+
+
+def probes_for(transform: Transform, network: Network, data: Dataset, seed: int) -> Records | None:
+    """The records that the factors are measured on: probes with random labels, never data.
+
+    Only the oracle takes its records from the training data, and it promises nothing.
+
+    Args:
+        transform: the config.
+        network: the model.
+        data: tells the probes' shape and brings, for features, the probes themselves.
+        seed: of the run; the probes are public and follow from it.
+    """
+    if not isinstance(transform, KFC):
+        return None
+    rng = stream(seed, Purpose.PROBE)
+    if transform.source == "private":
+        require(len(data.train_y) > 0, "transform=oracle: a server has no private records to read")
+        some = rng.permutation(len(data.train_y))[: transform.count or PRIVATE]
+        return network.records(data.train_x[some], data.train_y[some])
+    x = _inputs(transform, data, rng)
+    return network.records(x, rng.integers(0, data.classes, len(x)))
+
+
+def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:
+    shape = data.train_x.shape[1:]
+    if transform.probes is not None:
+        x = _from_file(Path(transform.probes))
+    elif len(shape) == 3:
+        require(shape[1] == shape[2], f"transform=kfc: makes square probes, not {shape[1:]}")
+        alpha = transform.alpha if transform.noise == "pink" else 0.0
+        count = transform.count or MADE
+        return pink_noise(rng, count, alpha, channels=shape[0], size=shape[1])
+    elif data.probe_x is not None:
+        x = data.probe_x
+    else:
+        raise ConfigError(
+            "transform=kfc: this data brings no probes; name a file with transform.probes=FILE.npz "
+            "whose probe_x holds the features of noise images through the same backbone"
+        )
+    require(
+        x.shape[1:] == shape,
+        f"transform.probes: probes have shape {x.shape[1:]}, and records {shape}",
+    )
+    return x[: transform.count]
+
+
+def _from_file(file: Path) -> Array:
+    require(file.is_file(), f"transform.probes={file}: there is no such file")
+    arrays = npz.read(file)
+    x = probe_features(arrays)
+    if x is None:
+        raise ConfigError(
+            f"transform.probes={file}: no array probe_x; it holds {', '.join(arrays)}"
+        )
+    return x

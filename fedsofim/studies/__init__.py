@@ -1,0 +1,1 @@
+"""Many runs: sweeps, searches, and the paper's tables."""

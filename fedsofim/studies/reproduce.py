@@ -1,0 +1,224 @@
+"""The paper's evaluation: what each table needs, and how it reads beside the paper's figures."""
+
+import math
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsofim import __version__
+from fedsofim.config.compose import EPSILONS, compose_many
+from fedsofim.config.schema import Config, parse
+from fedsofim.core.arrays import Array
+from fedsofim.core.files import write_whole
+from fedsofim.reports.tables import Score, Table, paper, score
+from fedsofim.studies.sweep import run_all
+
+METHODS = {
+    "DP-FedGD": "fedgd",
+    "DP-FedAvg": "fedavg",
+    "DP-FedFC": "fedfc",
+    "DP-SCAFFOLD": "scaffold",
+    "DP-FedAdam": "fedadam",
+    "DP-FedYogi": "fedyogi",
+    "DP-FTRL": "ftrl",
+    "DP-AdaFedProx": "adafedprox",
+    "DP-FedSOFIM": "sofim",
+}
+ROUNDS = (10, 20, 30, 40, 50, 60, 70)
+RHOS = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+ABLATIONS = {
+    "Grad-only": ["strategy.precondition=false", "strategy.beta=0"],
+    "EMA-only": ["strategy.precondition=false"],
+    "DP-FedSOFIM": [],
+}
+Progress = Callable[[int, int], None]
+
+
+class Runs(NamedTuple):
+    """The runs of one cell over seeds: accuracy by round, and the last predictions."""
+
+    accuracy: dict[int, list[float]]
+    predictions: list[Array]
+
+    def at(self, t: int) -> Score:
+        """Mean and spread after round `t`."""
+        return score(self.accuracy[t])
+
+
+class Lab:
+    """Runs configurations once, and remembers them for every table that asks.
+
+    What is done is also kept in a folder, so that work that was interrupted goes on.
+    """
+
+    def __init__(
+        self, extra: Sequence[str], seeds: Sequence[int], progress: Progress, kept: Path
+    ) -> None:
+        self.extra, self.seeds, self.progress, self.kept = extra, seeds, progress, kept
+        self._known: dict[str, tuple[dict[int, float], Array]] = {}  # by the config's text
+
+    def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
+        """The runs of each cell, given as overrides; all that are not known yet run together."""
+        jobs = [[*cell, *self.extra, f"seed={seed}"] for cell in cells for seed in self.seeds]
+        configs = [parse(values) for values in compose_many(jobs)]
+        new = [c for c in {c.text: c for c in configs}.values() if not self._recall(c)]
+        for done, result in enumerate(run_all(new), start=1):
+            accuracy = {point["round"]: point["accuracy"] for point in result.curve}
+            self._keep(new[result.number], accuracy, result.predictions)
+            self.progress(done, len(new))
+        found, n = [self._known[config.text] for config in configs], len(self.seeds)
+        runs = [found[i * n : (i + 1) * n] for i in range(len(cells))]
+        return [
+            Runs({t: [a[t] for a, _ in cell] for t in cell[0][0]}, [p for _, p in cell])
+            for cell in runs
+        ]
+
+    def finish(self) -> None:
+        """Forget the files of what was run: the work is done."""
+        for text in self._known:
+            self._file(text).unlink(missing_ok=True)
+        if self.kept.is_dir() and not any(self.kept.iterdir()):
+            self.kept.rmdir()
+
+    def _file(self, config: str) -> Path:
+        """Where a run is kept: another config or release of this package is another run."""
+        return self.kept / f"{sha256(f'{__version__} {config}'.encode()).hexdigest()[:16]}.npz"
+
+    def _keep(self, config: Config, accuracy: dict[int, float], predictions: Array) -> None:
+        self._known[config.text] = (accuracy, predictions)
+        content = BytesIO()
+        np.savez(content, t=list(accuracy), accuracy=[*accuracy.values()], predictions=predictions)
+        self.kept.mkdir(parents=True, exist_ok=True)
+        write_whole(self._file(config.text), content.getvalue())
+
+    def _recall(self, config: Config) -> bool:
+        """Whether a run was done before, now or in work that was interrupted."""
+        if config.text not in self._known and (file := self._file(config.text)).is_file():
+            with np.load(file) as found:
+                accuracy = dict(zip(found["t"].tolist(), found["accuracy"].tolist(), strict=True))
+                self._known[config.text] = (accuracy, found["predictions"])
+        return config.text in self._known
+
+
+def cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
+    """The overrides of one cell of a table."""
+    strategy = METHODS[method]
+    return [
+        f"experiment={experiment}",
+        f"strategy={strategy}",
+        f"privacy.epsilon={epsilon:g}",
+        *more,
+    ]
+
+
+def accuracy_table(lab: Lab, number: str) -> Table:
+    """Tables 3 to 6, 8 and 9: accuracy by round, for each budget and method."""
+    theirs = {
+        (float(r["epsilon"]), r["method"], int(r["round"])): float(r["mean"])
+        for r in paper("accuracy")
+        if r["table"] == number
+    }
+    methods = [m for m in METHODS if (EPSILONS[0], m, ROUNDS[0]) in theirs]
+    keys = [(epsilon, method) for epsilon in EPSILONS for method in methods]
+    runs = dict(zip(keys, lab.run([cell(f"table{number}", m, e) for e, m in keys]), strict=True))
+    rows = []
+    for epsilon, method in keys:
+        gap = runs[epsilon, method].at(70).mean - runs[epsilon, "DP-FedGD"].at(70).mean
+        their_gap = theirs[epsilon, method, 70] - theirs[epsilon, "DP-FedGD", 70]
+        cells = []
+        for t in ROUNDS:
+            cells += [str(runs[epsilon, method].at(t)), f"{theirs[epsilon, method, t]:.2f}"]
+        shown = (f"{gap:+.2f}", f"{their_gap:+.2f}", f"{gap - their_gap:+.2f}")
+        rows.append((f"{epsilon:g}", method, *cells, *shown))
+    header = ("eps", "method", *(h for t in ROUNDS for h in (f"T={t}", "paper")))
+    return Table(
+        f"Table {number}: test accuracy (%) by round, ours and the paper's; gap to DP-FedGD, T=70",
+        (*header, "gap", "paper's gap", "difference"),
+        rows,
+    )
+
+
+def ablation_table(lab: Lab, number: str) -> Table:
+    """Tables 10 and 11: SOFIM without its preconditioner, and without its momentum as well."""
+    experiment = {"10": "table3", "11": "table4"}[number]
+    theirs = {
+        (r["variant"], float(r["epsilon"])): f"{r['mean']}±{r['std']}"
+        for r in paper("ablation")
+        if r["table"] == number
+    }
+    keys = [(variant, epsilon) for variant in ABLATIONS for epsilon in EPSILONS]
+    cells = [cell(experiment, "DP-FedSOFIM", e, *ABLATIONS[v]) for v, e in keys]
+    ours = dict(zip(keys, lab.run(cells), strict=True))
+    rows = [
+        (v, *(s for e in EPSILONS for s in (str(ours[v, e].at(70)), theirs[v, e])))
+        for v in ABLATIONS
+    ]
+    header = ("variant", *(h for e in EPSILONS for h in (f"eps {e:g}", "paper")))
+    return Table(f"Table {number}: ablation, accuracy (%) at round 70", header, rows)
+
+
+def rho_table(lab: Lab) -> Table:
+    """Table 12: SOFIM's accuracy as its regulariser changes."""
+    keys = [(data, e, rho) for rho in RHOS for data in ("cifar10", "pathmnist") for e in (1, 5)]
+    tables = {"cifar10": "table3", "pathmnist": "table4"}
+    cells = [cell(tables[d], "DP-FedSOFIM", e, f"strategy.rho={rho}") for d, e, rho in keys]
+    ours = dict(zip(keys, lab.run(cells), strict=True))
+    theirs = {
+        (r["dataset"], float(r["epsilon"]), float(r["rho"])): f"{r['mean']}±{r['std']}"
+        for r in paper("rho_sensitivity")
+    }
+    columns = [(data, e) for data in tables for e in (1, 5)]
+    rows = [
+        (
+            f"{rho:g}",
+            *(s for d, e in columns for s in (str(ours[d, e, rho].at(70)), theirs[d, e, rho])),
+        )
+        for rho in RHOS
+    ]
+    header = ("rho", *(h for d, e in columns for h in (f"{d} eps {e}", "paper")))
+    return Table("Table 12: sensitivity to rho, accuracy (%) at round 70", header, rows)
+
+
+def mcnemar_table(lab: Lab, labels: Callable[[str], Array]) -> Table:
+    """Appendix J: is SOFIM's lead over each baseline more than chance, record by record?"""
+    rows: list[tuple[str, ...]] = []
+    for data, experiment in (("cifar10", "table3"), ("pathmnist", "table4")):
+        y = labels(data)
+        keys = [(e, m) for e in EPSILONS for m in METHODS]
+        runs = dict(zip(keys, lab.run([cell(experiment, m, e) for e, m in keys]), strict=True))
+        for e, m in keys:
+            if m == "DP-FedSOFIM":
+                continue
+            ours, base = (runs[e, x].predictions[0] == y for x in ("DP-FedSOFIM", m))
+            n10, n01 = int((ours & ~base).sum()), int((~ours & base).sum())
+            chi2, p = mcnemar(n10, n01)
+            accuracies = (f"{100 * ours.mean():.2f}", f"{100 * base.mean():.2f}")
+            shown = (str(n10), str(n01), f"{chi2:.2f}", f"{p:.2g}")
+            rows.append((data, f"{e:g}", m, *accuracies, *shown, _their_p(data, e, m)))
+    header = ("data", "eps", "baseline", "SOFIM %", "baseline %", "n10", "n01", "chi2", "p")
+    return Table("McNemar's test at round 70, seed 0", (*header, "paper's p"), rows)
+
+
+def mcnemar(n10: int, n01: int) -> tuple[float, float]:
+    """McNemar's statistic with continuity correction, and its p-value (chi-square, 1 df).
+
+    >>> chi2, p = mcnemar(529, 700)
+    >>> round(chi2, 3), p < 1e-4
+    (23.515, True)
+    """
+    if n10 + n01 == 0:
+        return 0.0, 1.0
+    chi2 = max(0, abs(n10 - n01) - 1) ** 2 / (n10 + n01)
+    return chi2, math.erfc(math.sqrt(chi2 / 2))
+
+
+def _their_p(data: str, epsilon: float, method: str) -> str:
+    for r in paper("mcnemar"):
+        same = (r["dataset"], r["backbone"], r["baseline"]) == (data, "resnet20", method)
+        if same and float(r["epsilon"]) == epsilon:
+            return r["p"]
+    return "-"

@@ -1,0 +1,1 @@
+"""What is done to every record's gradient before it is clipped."""

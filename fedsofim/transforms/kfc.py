@@ -1,0 +1,138 @@
+r"""Curvature without data: what is done to every record's gradient before it is clipped.
+
+DP-KFC (Molina Van den Bosch et al. 2026, https://arxiv.org/abs/2605.13418) sends each layer's
+gradient through $g \to U_G\,g\,U_A$ with $U = (C + \gamma I)^{-1/2}$ of the covariances of the
+layer's inputs (A) and output gradients (G). They are measured on synthetic probes with random
+labels, so the transform is public and costs no privacy; the clip follows it, so whatever it is, the
+noise hides a record as before.
+
+The server makes the factors and broadcasts them: all clients share them and none needs the probes.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.linalg import inverse_root
+from fedsofim.models.records import Covariances, Factors, Records
+
+Normalise = Literal["gradients", "eigenvalues", "none"]
+Source = Literal["nothing", "probes", "private"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """No transform: a gradient is clipped as it is.
+
+    Attributes:
+        name: what the config calls it.
+        source: what the factors are measured on.
+    """
+
+    name: ClassVar[str] = "none"
+    source: ClassVar[Source] = "nothing"
+
+    def refresh(self, t: int, theta: Array, probes: Records | None, before: Any) -> Any:
+        """What all clients receive in round `t` (from 0) besides the rule's own broadcast.
+
+        It follows from the server's state alone, so a resumed run continues as it would have.
+
+        Args:
+            t: the round.
+            theta: the parameters at its beginning.
+            probes: what the factors are measured on.
+            before: what they received in the round before.
+        """
+        return before
+
+
+@dataclass(frozen=True, kw_only=True)
+class KFC(Transform):
+    r"""DP-KFC: Kronecker factors from synthetic probes.
+
+    Attributes:
+        damping: $\gamma$ over the covariance's largest eigenvalue, at least 1e-4.
+        floor: eigenvalues are raised to this part of the largest.
+        sides: whether the transform is $U_G g U_A$, or has one factor only.
+        normalise: how a factor is scaled, which decides what a clip or a learning rate means.
+            `gradients`: probes keep their mean square, so a clip means much what it meant without
+            the transform. `eigenvalues`: the factor's mean square eigenvalue is 1.
+        refresh_every: rounds between looks at the model; 0 keeps the first factors.
+        count: how many probes; by default all of a file, or 512 that are made.
+        noise: `pink` or `white`, where probes are made.
+        alpha: of pink noise, whose amplitude falls as $1/f^\alpha$.
+        probes: a `.npz` file with `probe_x`, for data that brings none.
+    """
+
+    name: ClassVar[str] = "kfc"
+    source: ClassVar[Source] = "probes"
+
+    damping: float
+    floor: float = 0.0
+    sides: Literal["both", "input", "output"] = "both"
+    normalise: Normalise = "gradients"
+    refresh_every: int = 10
+    count: int | None = None
+    noise: Literal["pink", "white"] = "pink"
+    alpha: float = 1.0
+    probes: str | None = None
+
+    def __post_init__(self) -> None:
+        # Below, float32 rounding of a sum could be magnified beyond a thousandth of its clip.
+        require(1e-4 <= self.damping < math.inf, f"damping={self.damping}: must be at least 1e-4")
+        require(0 <= self.floor <= 1, f"floor={self.floor}: must be between 0 and 1")
+        every = self.refresh_every
+        require(every >= 0, f"refresh_every={every}: must be >= 0 (0: never)")
+        require(self.count is None or self.count >= 1, f"count={self.count}: must be at least 1")
+        require(0 <= self.alpha < math.inf, f"alpha={self.alpha}: must be >= 0")
+
+    def refresh(self, t: int, theta: Array, probes: Records | None, before: Any) -> Any:
+        due = t % self.refresh_every == 0 if self.refresh_every else t == 0
+        if not due or not (np.isfinite(theta).all() or before is None):
+            return before  # what diverged has no curvature
+        assert probes is not None
+        return self.factors(probes.curvature(theta))
+
+    def factors(self, layers: list[Covariances]) -> Factors:
+        """The transform that these covariances ask for, in float32."""
+        U_G = [self._factor(layer.G, self.sides != "input") for layer in layers]
+        U_A = [self._factor(layer.A, self.sides != "output") for layer in layers]
+        return Factors(join(U_G), join(U_A))
+
+    def _factor(self, C: Array, wanted: bool) -> Array:
+        if not wanted:
+            return np.eye(len(C))
+        U = inverse_root(C, self.damping, self.floor)
+        if self.normalise == "gradients" and C.any():
+            U /= math.sqrt(np.vdot(U, C @ U) / np.trace(C))  # tr(U C U) = tr(C)
+        elif self.normalise == "eigenvalues":
+            U /= math.sqrt(np.vdot(U, U) / len(U))
+        return U
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(KFC):
+    """KFC with factors from the private records themselves: a yardstick, and not private.
+
+    Attributes:
+        i_know_this_is_not_private: must be true to use it in a run that adds noise, which then
+            claims no privacy.
+    """
+
+    name: ClassVar[str] = "oracle"
+    source: ClassVar[Source] = "private"
+
+    i_know_this_is_not_private: bool = False
+
+
+TRANSFORMS: dict[str, type[Transform]] = {t.name: t for t in (Transform, KFC, Oracle)}
+
+
+def join(matrices: list[Array]) -> Array:
+    """One layer's factor as it is, those of several one after another, in float32."""
+    whole = matrices[0] if len(matrices) == 1 else np.concatenate([m.ravel() for m in matrices])
+    return whole.astype(np.float32)

@@ -1,0 +1,275 @@
+"""The program as a person meets it."""
+
+import json
+import re
+import resource
+
+import numpy as np
+import pytest
+import yaml
+from fedsofim.strategies import STRATEGIES
+
+from fedsofim import __version__
+from fedsofim.config.compose import CONF, compose
+from fedsofim.config.help import COLUMN, manual
+from fedsofim.config.schema import KINDS, NAMED
+from fedsofim.models import head
+
+
+def assert_refused(done, *words):
+    """One line on stderr that says what is wrong, and exit code 2."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fedsofim: ")
+    assert "Traceback" not in line
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("run privacy.epsilon=0", ["privacy.epsilon=0.0: must be > 0"]),
+        ("run strategy=fedfoo", ["strategy=fedfoo: unknown; choose one of", *STRATEGIES]),
+        ("run dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
+        ("calibrate privacy.delta=2", ["privacy.delta=2.0: must be between 0 and 1"]),
+        ("resume nowhere", ["nowhere: not a run directory"]),
+    ],
+)
+def test_a_mistake_ends_the_process(cli, tmp_path, arguments, words):
+    assert_refused(cli(*arguments.split()), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_as_a_process(cli, tmp_path, small):
+    done = cli("run", *small, "output.dir=mine")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "mine" / "summary.json").is_file()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ("privacy.epsilon=0", ["privacy.epsilon=0", "must be > 0"]),
+        ("privacy.epsilon=-3", ["privacy.epsilon=-3"]),
+        ("privacy.epsilon=many", ["privacy.epsilon=many: must be a number"]),
+        ("privacy.epsilon=null", ["privacy.epsilon", "must be a number"]),
+        ("privacy.epsilon=nan", ["privacy.epsilon=nan"]),
+        ("privacy.delta=0", ["privacy.delta=0", "between 0 and 1"]),
+        ("privacy.delta=1", ["privacy.delta=1", "between 0 and 1"]),
+        ("privacy.clip=inf", ["privacy.clip=inf", "privacy=none"]),
+        ("privacy.trust=aggregate", ["aggregation=size", "small client weighs more"]),
+        ("privacy.trust=nobody", ["choose one of server, aggregate"]),
+        ("privacy=some", ["privacy=some: unknown; choose one of dp, none"]),
+        ("strategy=fedfoo", ["strategy=fedfoo: unknown; choose one of", *STRATEGIES]),
+        ("strategy.name=fedfoo", ["strategy.name=fedfoo: unknown", *STRATEGIES]),
+        ("strategy.direction=up", ["strategy.direction=up: choose one of momentum, gradient"]),
+        ("strategy.lr=0", ["strategy.lr=0", "must be a finite number > 0"]),
+        ("strategy.lr=null", ["strategy.lr=None: must be a number"]),
+        ("strategy.lrr=1", ["strategy.lrr: no such key; did you mean strategy.lr?"]),
+        ("+strategy.lrr=1", ["strategy.lrr: no such key; did you mean lr?"]),
+        ("round=3", ["round: no such key; did you mean rounds?"]),
+        ("unheard.of=3", ["unheard.of: no such key", "--help"]),
+        ("dataset=mnist", ["dataset=mnist: unknown; choose one of bloodmnist, "]),
+        ("dataset.name=mnist", ["dataset.name=mnist: choose one of cifar10, cifar100, "]),
+        ("dataset=npz", ["dataset.path: name a .npz file"]),
+        ("dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
+        ("dataset.path=3", ["there is no such file"]),
+        ("partition.clients=60000", ["partition.clients=60000: more clients than the 50000"]),
+        ("partition.clients=0", ["partition.clients=0: must be at least 1"]),
+        ("partition.alpha=0", ["partition.alpha=0"]),
+        ("rounds=0", ["rounds=0: must be at least 1"]),
+        ("rounds=1.5", ["rounds=1.5: must be a whole number"]),
+        ("rounds=true", ["rounds=True: must be a whole number"]),
+        ("seed=-1", ["seed=-1"]),
+        ("engine=warp", ["engine=warp: unknown; choose one of", "local"]),
+        ("output.checkpoint_every=0", ["output.checkpoint_every=0"]),
+        ("~strategy", ["strategy"]),
+        ("~dataset", ["dataset"]),
+        ("nonsense", ["nonsense"]),
+        ("seed=${nothing}", ["nothing"]),
+        ("client=scaffold", ["does not go with strategy=sofim"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(inside, tmp_path, overrides, words):
+    assert_refused(inside("run", *overrides.split()), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["run", "calibrate"])
+def test_all_commands_tell_mistakes_alike(inside, command):
+    assert_refused(inside(command, "privacy.epsilon=0"), "privacy.epsilon=0.0: must be > 0")
+    assert_refused(inside(command, "strategy=fedfoo"), "choose one of", "sofim")
+    assert_refused(inside(command, "roundz=1"), "did you mean rounds?")
+
+
+def test_bad_files_are_told_and_leave_nothing(inside, tmp_path, arrays):
+    bad = {
+        "corrupt": b"PK\x03\x04" + bytes(200),
+        "empty": b"",
+        "text": b"train_x,train_y\n1,2\n",
+    }
+    for name, content in bad.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
+    np.savez(tmp_path / "shape.npz", **{**arrays, "train_y": arrays["train_y"][:-1]})
+    np.savez(tmp_path / "nan.npz", **{**arrays, "train_x": np.nan * arrays["train_x"]})
+    np.savez(tmp_path / "huge.npz", **{**arrays, "train_x": np.full((240, 5), 1e300)})
+    pickled = np.array([{}] * 240, dtype=object)
+    np.savez(tmp_path / "pickle.npz", **{**arrays, "train_x": pickled})
+    before = sorted(tmp_path.iterdir())
+    for file in before:
+        assert_refused(inside("run", "dataset=npz", f"dataset.path={file}"), str(file))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_place_that_is_taken_or_cannot_be_written(inside, tmp_path, small):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    assert_refused(
+        inside("run", *small, "output.dir=taken"), "exists already", "fedsofim resume taken"
+    )
+    assert_refused(inside("run", *small, "output.dir=small.npz/run"), "cannot be written")
+    assert_refused(inside("run", *small, "output.root=small.npz"), "cannot be written")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_resume_tells_what_is_not_a_run(inside, tmp_path):
+    (tmp_path / "other").mkdir()
+    assert_refused(inside("resume", "other"), "other: not a run directory")
+    assert_refused(inside("resume", "nowhere"), "nowhere: not a run directory")
+    assert_refused(inside("resume"), "name one run directory")
+    assert_refused(inside("resume", "a", "b"), "name one run directory")
+    assert [p.name for p in tmp_path.iterdir()] == ["other"]
+
+
+def test_an_unknown_command(inside):
+    assert_refused(inside("trane"), "trane: no such command; choose one of run, resume")
+
+
+# What works
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_names_the_commands(inside, arguments):
+    done = inside(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(word in done.stdout for word in ("run", "resume", "calibrate"))
+
+
+def test_help_of_every_command(inside):
+    kernel = "no compiled kernel" if head.clipped_residuals is None else "compiled kernel"
+    assert inside("--version").stdout == f"fedsofim {__version__} ({kernel})\n"
+    for command in ("resume", "calibrate"):
+        assert f"usage: fedsofim {command}" in inside(command, "--help").stdout
+    page = inside("run", "strategy=fedadam", "--help").stdout
+    for words in ("adafedprox", "pathmnist", "privacy.epsilon=10", "rounds=70", "strategy.beta1="):
+        assert words in page
+    assert "decay of m" in page
+    assert "Powered by" not in page
+    assert inside("run", "strategy=adam", "--help").returncode == 2
+
+
+@pytest.mark.parametrize("group", sorted({*KINDS, *NAMED} - {"features", "output"}))
+def test_every_key_of_every_choice_has_a_meaning(group):
+    for option in (CONF / group).glob("*.yaml"):
+        chosen = [f"{group}={option.stem}"]
+        page = manual(chosen)
+        for key in compose(chosen)[group].keys() - {"name"}:
+            meant = rf"^  {group}\.{key}=[^\n]*?(\n {{{COLUMN}}}| {{2,}})\S"  # beside it, or below
+            assert re.search(meant, page, re.MULTILINE), (option, key)
+
+
+def test_cfg_shows_the_config_and_does_not_run(inside, tmp_path):
+    done = inside("run", "privacy.epsilon=1", "--cfg", "job", "--resolve")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = yaml.safe_load(done.stdout)
+    assert shown["privacy"]["epsilon"] == 1
+    assert shown["strategy"]["lr"] == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_shows_and_writes_what_it_did(inside, tmp_path, small):
+    done = inside("run", *small, "rounds=20", "output.dir=mine")
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("round", "accuracy %", "epsilon", "noise multiplier", "Written to mine"):
+        assert words in done.stdout
+    assert "NOT PRIVATE" not in done.stdout
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "small.npz"]
+    again = inside("resume", "mine")
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_without_privacy_it_says_so_loudly(inside, small):
+    for how in ("privacy=none", "privacy.epsilon=inf", "privacy.noise_multiplier=0"):
+        done = inside("run", *small, how)
+        assert done.returncode == 0
+        assert "NOT PRIVATE" in done.stdout
+
+
+def test_a_relative_path_stays_valid(inside, tmp_path, small):
+    done = inside("run", "dataset=npz", "dataset.path=small.npz", *small[2:], "output.dir=deep/run")
+    assert done.returncode == 0
+    config = yaml.safe_load((tmp_path / "deep" / "run" / "config.yaml").read_text())
+    assert config["dataset"]["path"] == str(tmp_path / "small.npz")
+
+
+@pytest.mark.parametrize("place", [["output.dir=sweep"], []])
+def test_multirun_sweeps(inside, tmp_path, small, place):
+    done = inside("run", "--multirun", *small, "seed=0,1", "strategy=sofim,fedgd", *place)
+    assert (done.returncode, done.stderr) == (0, "")
+    summaries = [json.loads(path.read_text()) for path in tmp_path.rglob("summary.json")]
+    found = {(s["strategy"], s["seed"]) for s in summaries}
+    assert found == {("sofim", 0), ("sofim", 1), ("fedgd", 0), ("fedgd", 1)}
+    if place:
+        folders = {p.parent.name for p in (tmp_path / "sweep").glob("*/summary.json")}
+        assert folders == {"0", "1", "2", "3"}
+
+
+def test_calibrate_as_a_table_and_as_json(inside):
+    done = inside("calibrate", "privacy.epsilon=10", "rounds=70", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    row = json.loads(done.stdout)
+    assert {"epsilon", "delta", "releases", "noise_multiplier", "noise_std", "mu"} <= row.keys()
+    assert row["epsilon"] <= 10
+    assert row["noise_multiplier"] == pytest.approx(8.36474, rel=1e-5)
+    assert row["noise_std"] == pytest.approx(83.6474, rel=1e-5)
+    assert row["mu"] == pytest.approx(2.000446, rel=1e-5)
+    assert (row["releases"], row["delta"]) == (70, 1e-5)
+    table = inside("calibrate", "privacy.epsilon=10", "rounds=70").stdout
+    shown = dict(line.split() for line in table.splitlines())
+    assert shown.keys() == row.keys()
+    assert {name: float(value) for name, value in shown.items()} == pytest.approx(row, rel=1e-5)
+
+
+@pytest.mark.parametrize("extra", [[], ["privacy.adjacency=add-remove"], ["strategy=fedfc"]])
+def test_calibrate_goes_there_and_back(inside, extra):
+    there = json.loads(inside("calibrate", "privacy.epsilon=2.5", *extra, "--json").stdout)
+    z = f"privacy.noise_multiplier={there['noise_multiplier']}"
+    back = json.loads(inside("calibrate", z, *extra, "--json").stdout)
+    assert back["epsilon"] == pytest.approx(2.5, rel=1e-6)
+    assert back["noise_multiplier"] == there["noise_multiplier"]
+
+
+def test_calibrate_shares_the_noise_in_the_aggregate(inside):
+    shared = ["privacy.trust=aggregate", "aggregation=size", "partition.clients=100"]
+    row = json.loads(inside("calibrate", *shared, "--json").stdout)
+    assert row["client_noise_std"] == pytest.approx(row["noise_std"] / 10)
+
+
+def test_calibrate_needs_privacy(inside):
+    assert_refused(inside("calibrate", "privacy=none"), "a run without privacy needs no noise")
+
+
+def test_calibrate_starts_quickly(cli):
+    def used():
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return spent.ru_utime + spent.ru_stime
+
+    before = used()
+    cli("calibrate", "--json")
+    assert used() - before < 2  # processor time, which a busy machine stretches little

@@ -1,0 +1,77 @@
+"""`fedsofim deploy client` checks all that it is given before it makes or starts anything."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.common.config import parse_config_args
+from smalldata import CLASSES, write_records
+
+from fedsofim.core.errors import ConfigError
+from fedsofim.deploy import commands as deploy
+from fedsofim.deploy.keys import make_certificates
+from fedsofim.federation import client_app
+
+Client = Callable[..., list[list[str]]]
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Start a client; returns the commands that were run."""
+    make_certificates(tmp_path / "server", ["localhost"])
+    write_records(tmp_path / "features.npz", 40, seed=0)
+    np.savez(tmp_path / "nan.npz", x=np.full((9, 4), np.nan, np.float32), y=np.arange(9) % 3)
+    given = {
+        "server": "localhost:9092",
+        "ca": tmp_path / "server" / "ca.crt",
+        "id": 0,
+        "data": tmp_path / "features.npz",
+        "classes": CLASSES,
+        "epsilon": 10.0,
+        "dir": tmp_path / "mine",
+    }
+    started: list[list[str]] = []
+    monkeypatch.setattr(deploy, "_supervise", started.append)
+
+    def start(**changes: Any) -> list[list[str]]:
+        options = [(f"--{name}", str(value)) for name, value in {**given, **changes}.items()]
+        deploy.main(["client", *(word for option in options for word in option)])
+        return started
+
+    return start
+
+
+def test_a_client_starts_with_what_its_owner_decided(client: Client, tmp_path: Path) -> None:
+    (command,) = client(epsilon="inf", adjacency="add-remove")
+    node = client_app._node(parse_config_args([command[command.index("--node-config") + 1]]))
+    assert node is not None
+    assert (node.classes, node.epsilon, node.adjacency) == (CLASSES, np.inf, "add-remove")
+    assert len(node.records().y) == 40
+    assert (tmp_path / "mine" / "client.pub").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": -5}, "epsilon=-5.0: must be > 0"),
+        ({"epsilon": "nan"}, "epsilon=nan: must be > 0"),
+        ({"delta": 1.5}, "delta=1.5: must be between"),
+        ({"id": -1}, "id=-1: clients are numbered from 0"),
+        ({"classes": 1}, "classes=1: at least two"),
+        ({"classes": 2}, "a label is 2, but there are 2 classes"),
+        ({"data": "absent.npz"}, "absent.npz: there is no such data file"),
+        ({"data": "nan.npz"}, "NaN or infinite features in 9 records"),
+        ({"ca": "absent.crt"}, "absent.crt: there is no such certificate"),
+        ({"ca": "features.npz"}, "features.npz: not a certificate"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(
+    client: Client, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    for name in changes.keys() & {"data", "ca"}:
+        changes = {**changes, name: tmp_path / changes[name]}
+    with pytest.raises(ConfigError, match=message):
+        client(**changes)
+    assert not (tmp_path / "mine").exists()

@@ -1,0 +1,110 @@
+"""Every method gives the same run on every engine. A method joins by being in the registry."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fedsofim.strategies import STRATEGIES
+from inprocess import InProcessGrid
+
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError
+from fedsofim.engines.flower import over
+from fedsofim.federation.methods import FLOWER
+from fedsofim.runs import session
+from fedsofim.runs.directory import RunDir
+
+Values = Callable[..., dict[str, Any]]
+
+
+def rows_of(place: RunDir) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in place.metrics()]
+
+
+def same(a: RunDir, b: RunDir) -> None:
+    """Both runs wrote the same parameters, bit for bit, and the same rows."""
+    first, second = (np.load(place.path / "checkpoint.npz") for place in (a, b))
+    assert first.files == second.files
+    for name in first.files:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    np.testing.assert_array_equal(
+        np.load(a.path / "model.npz")["theta"], np.load(b.path / "model.npz")["theta"]
+    )
+    assert rows_of(a) == rows_of(b)
+    assert {f.name for f in a.path.iterdir()} == {f.name for f in b.path.iterdir()}
+
+
+@pytest.mark.parametrize(("name", "nodes"), [*((name, 2) for name in STRATEGIES), ("sofim", 5)])
+def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> None:
+    chosen = [f"strategy={name}", "aggregation=size", "seed=3"]
+    local = session.run(values(*chosen))
+    grid = InProcessGrid.simulated(nodes)
+    flower = session.run(values(*chosen, "engine=flower"), engine=over(grid))
+    same(local, flower)
+    assert len(grid.asked) >= nodes * 5  # a greeting and four rounds each
+
+
+@pytest.mark.parametrize("name", ["sofim", "fedavg", "pfedsop"])
+def test_a_part_of_the_clients_in_each_round(name: str, values: Values) -> None:
+    chosen = [f"strategy={name}", "participation=0.5"]
+    grid = InProcessGrid.simulated(2)
+    same(
+        session.run(values(*chosen)),
+        session.run(values(*chosen, "engine=flower"), engine=over(grid)),
+    )
+
+
+@pytest.mark.parametrize("name", ["sofim", "scaffold", "ftrl", "fedfc"])
+def test_an_interrupted_flower_run_continues_to_the_same_result(name: str, values: Values) -> None:
+    chosen = [f"strategy={name}", "output.checkpoint_every=1", "engine=flower"]
+    whole = session.run(values(*chosen), engine=over(InProcessGrid.simulated(3)))
+
+    class CutError(Exception):
+        pass
+
+    grid = InProcessGrid.simulated(2)
+
+    def failing(experiment: Any, state: Any, on_round: Any) -> Any:
+        def until_two(now: Any, G: Any, **notes: Any) -> bool:
+            if now.server.t == 3:
+                raise CutError
+            return bool(on_round(now, G, **notes))
+
+        return over(grid)(experiment, state, until_two)
+
+    half = values(*chosen)
+    with pytest.raises(CutError):
+        session.run(half, engine=failing)
+    path = Path(half["output"]["dir"])
+    assert len(RunDir.open(path).metrics()) == 2
+    same(whole, session.resume(path, engine=over(InProcessGrid.simulated(5))))
+
+
+@pytest.mark.parametrize("option", ["engine.min_clients=4", "engine.on_missing=skip"])
+def test_clients_of_every_round_are_not_done_without(option: str, values: Values) -> None:
+    for name in ("scaffold", "ftrl"):
+        with pytest.raises(ConfigError, match="must take part in every round"):
+            parse(values("engine=flower", f"strategy={name}", option))
+
+
+def test_every_method_has_a_flower_strategy_of_its_own() -> None:
+    assert set(FLOWER) == set(STRATEGIES.values())
+    for kind, strategy in FLOWER.items():
+        assert strategy.kind is kind
+
+
+@pytest.mark.parametrize("name", ["sofim", "fedavg", "scaffold", "ftrl"])
+def test_a_transform_reaches_clients_over_flower(name: str, values: Values, tmp_path: Path) -> None:
+    file = tmp_path / "probes.npz"
+    features = parse(values()).dataset.file
+    shape = np.load(features)["train_x"].shape[1]
+    np.savez(file, probe_x=np.random.default_rng(0).gamma(1.0, size=(64, shape)))
+    chosen = [f"strategy={name}", "transform=kfc", f"transform.probes={file}"]
+    chosen += ["transform.refresh_every=2"]
+    grid = InProcessGrid.simulated(2)
+    local = session.run(values(*chosen))
+    same(local, session.run(values(*chosen, "engine=flower"), engine=over(grid)))
+    plain = session.run(values(chosen[0]))
+    assert not np.array_equal(*(np.load(r.path / "model.npz")["theta"] for r in (local, plain)))

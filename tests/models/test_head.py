@@ -1,0 +1,321 @@
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from opacus import GradSampleModule
+
+from fedsofim.models import head
+
+
+def make(rng, n, features, classes, scale=1.0, dtype=np.float64):
+    x = (scale * rng.normal(size=(n, features))).astype(dtype)
+    y = rng.integers(0, classes, n)
+    theta = rng.normal(size=(classes, features + 1)).astype(dtype)
+    return theta, x, y
+
+
+def layer(theta):
+    linear = torch.nn.Linear(theta.shape[1] - 1, theta.shape[0]).double()
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(theta[:, :-1]))
+        linear.bias.copy_(torch.from_numpy(theta[:, -1]))
+    return linear
+
+
+def autograd_loop(theta, x, y, clip):
+    """One backward pass an example."""
+    total, linear = np.zeros_like(theta), layer(theta)
+    for features, label in zip(x, y, strict=True):
+        linear.zero_grad()
+        logits = linear(torch.from_numpy(features)[None])
+        torch.nn.functional.cross_entropy(logits, torch.tensor([label])).backward()
+        g = np.hstack([linear.weight.grad.numpy(), linear.bias.grad.numpy()[:, None]])
+        norm = np.linalg.norm(g)
+        total += g * min(1.0, clip / norm) if norm > 0 else g
+    return total
+
+
+def opacus_sum(theta, x, y, clip):
+    """Opacus' per-sample gradients, clipped over all parameters together and summed."""
+    module = GradSampleModule(layer(theta), loss_reduction="sum")
+    logits = module(torch.from_numpy(x))
+    torch.nn.functional.cross_entropy(logits, torch.from_numpy(y), reduction="sum").backward()
+    weight, bias = (p.grad_sample for p in module.parameters())
+    g = torch.cat([weight, bias[..., None]], dim=2)
+    norms = g.flatten(1).norm(dim=1)
+    scale = (clip / norms.clamp(min=1e-300)).clamp(max=1.0)
+    return torch.einsum("n,nkf->kf", scale, g).numpy()
+
+
+SHAPES = [(1, 1, 2), (7, 3, 2), (40, 12, 10), (65, 64, 3), (33, 2, 50)]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 3.0, 1e9, math.inf])
+@pytest.mark.parametrize(("n", "features", "classes"), SHAPES)
+def test_clipped_sum_is_that_of_autograd_and_opacus(rng, n, features, classes, clip):
+    theta, x, y = make(rng, n, features, classes)
+    ours = head.clipped_gradient_sum(theta, head.examples(x, y, classes), clip)
+    np.testing.assert_allclose(ours, autograd_loop(theta, x, y, clip), rtol=1e-10, atol=1e-12)
+    if math.isfinite(clip):
+        np.testing.assert_allclose(ours, opacus_sum(theta, x, y, clip), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("clip", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize(("n", "features", "classes"), [*SHAPES, (128, 5, 4), (1290, 2, 1)])
+def test_clipped_sum_in_single_precision_is_that_of_opacus(rng, way, n, features, classes, clip):
+    theta, x, y = make(rng, n, features, classes, scale=3, dtype=np.float32)
+    ours = head.clipped_gradient_sum(theta, head.examples(x, y, classes), clip)
+    exact = opacus_sum(theta.astype(float), x.astype(float), y, clip)
+    np.testing.assert_allclose(ours, exact, rtol=2e-5, atol=1e-6 * n)
+
+
+@pytest.mark.parametrize(
+    "n", [1, 63, 64, 65, *(k * head.CHUNK + d for k in (1, 2) for d in (-1, 0, 1))]
+)
+def test_chunks_do_not_show(rng, n):
+    theta, x, y = make(rng, n, 3, 4)
+    data = head.examples(x, y, 4)
+    r = head.residual(theta, data)
+    norm = np.linalg.norm(r, axis=0) * data.norm
+    whole = (r * np.minimum(1, 1.5 / norm)) @ data.x.T
+    np.testing.assert_allclose(head.clipped_gradient_sum(theta, data, 1.5), whole, rtol=1e-11)
+
+
+@pytest.mark.parametrize("stack", [1, 2, 17, 40])
+@pytest.mark.parametrize("clip", [2.0, math.inf])
+def test_a_stack_of_heads_is_each_head_alone(rng, stack, clip):
+    _, x, y = make(rng, 1500, 6, 4)
+    theta = rng.normal(size=(stack, 4, 7))
+    data = head.examples(x, y, 4)
+    alone = np.stack([head.clipped_gradient_sum(one, data, clip) for one in theta])
+    np.testing.assert_allclose(head.clipped_gradient_sum(theta, data, clip), alone, rtol=1e-10)
+
+
+def test_heads_of_a_stack_may_have_clips_of_their_own(rng):
+    _, x, y = make(rng, 1500, 6, 4)
+    theta, clips = rng.normal(size=(3, 4, 7)), (0.5, math.inf, 2.0)
+    data = head.examples(x, y, 4)
+    alone = [head.clipped_gradient_sum(t, data, c) for t, c in zip(theta, clips, strict=True)]
+    together = head.clipped_gradient_sum(theta, data, np.array(clips)[:, None, None])
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+
+
+def test_stacks_in_single_precision(rng, way):
+    _, x, y = make(rng, 1500, 6, 4, dtype=np.float32)
+    theta = rng.normal(size=(70, 4, 7)).astype(np.float32)
+    clips = rng.choice([0.5, 2.0, math.inf], (70, 1, 1)).astype(np.float32)
+    clips[0] = 0.5
+    together = head.clipped_gradient_sum(theta, head.examples(x, y, 4), clips)
+    exact = head.clipped_gradient_sum(
+        theta.astype(float), head.examples(x.astype(float), y, 4), clips.astype(float)
+    )
+    np.testing.assert_allclose(together, exact, rtol=1e-4, atol=2e-3)
+
+
+def test_zero_gradients_stay_zero():
+    theta = np.zeros((2, 3))
+    theta[0, -1] = 1e4  # so sure of class 0 that the softmax is exactly one-hot
+    data = head.examples(np.ones((5, 2)), np.zeros(5, int), 2)
+    assert not head.clipped_gradient_sum(theta, data, 1.0).any()
+
+
+def test_squares_that_underflow_do_not_hide_a_gradient_from_the_clip(rng, way):
+    theta, x, y = make(rng, 1, 4, 3, dtype=np.float32)
+    theta[:] = 0
+    theta[y[0], -1] = 53  # the residual is 1e-23, its square is 0 in float32
+    for clip in (1e-25, 1e-30):
+        total = head.clipped_gradient_sum(theta, head.examples(x, y, 3), clip)
+        assert np.linalg.norm(total.astype(float)) <= 1.001 * clip
+
+
+def test_a_huge_gradient_counts_for_the_clip(rng):
+    theta, x, y = make(rng, 1, 4, 3)
+    total = head.clipped_gradient_sum(theta, head.examples(1e100 * x, y, 3), 2.5)
+    assert np.linalg.norm(total) == pytest.approx(2.5) or not total.any()
+    theta[:] = 0
+    total = head.clipped_gradient_sum(theta, head.examples(1e100 * x, y, 3), 2.5)
+    assert np.linalg.norm(total) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, "large"])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_gradient_that_is_not_finite_contributes_zero(rng, way, dtype, bad, stacked):
+    theta, x, y = make(rng, 300, 4, 3, dtype=dtype)
+    broken = x.copy()
+    broken[240] = np.finfo(dtype).max / 100 if bad == "large" else bad
+    rest = np.arange(300) != 240
+    theta = np.stack([theta, -theta]) if stacked else theta
+    total = head.clipped_gradient_sum(theta, head.examples(broken, y, 3), 1.0)
+    expected = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 3), 1.0)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(total, expected, rtol=1e4 * eps, atol=1e3 * eps)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38])
+def test_parameters_that_are_not_finite_release_nothing_but_finite_sums(rng, way, bad):
+    theta, x, y = make(rng, 50, 4, 3, scale=1e3, dtype=np.float32)
+    theta[1] = bad
+    total = head.clipped_gradient_sum(theta, head.examples(x, y, 3), 1.0)
+    assert np.isfinite(total).all()
+    assert np.linalg.norm(total) <= 50 * 1.001
+    assert bad == 1e38 or not total.any()
+
+
+features = arrays(np.float64, (6, 3), elements=st.floats(-1e6, 1e6))
+record = arrays(np.float64, (3,), elements=st.floats(-1e150, 1e150))
+parameters = arrays(np.float64, (4, 4), elements=st.floats(-100, 100))
+
+
+@given(features, record, st.integers(0, 3), st.integers(0, 5), parameters, st.floats(1e-3, 1e3))
+def test_one_record_moves_the_sum_by_at_most_its_sensitivity(x, new, label, where, theta, clip):
+    y = np.array([0, 1, 2, 3, 0, 1])
+    total = head.clipped_gradient_sum(theta, head.examples(x, y, 4), clip)
+    replaced_x, replaced_y = x.copy(), y.copy()
+    replaced_x[where], replaced_y[where] = new, label
+    with np.errstate(over="ignore", invalid="ignore"):
+        replaced = head.clipped_gradient_sum(theta, head.examples(replaced_x, replaced_y, 4), clip)
+    rest = np.arange(6) != where
+    removed = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 4), clip)
+    assert np.linalg.norm(total - replaced) <= 2 * clip * (1 + 1e-9)
+    assert np.linalg.norm(total - removed) <= clip * (1 + 1e-9)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32 - 1), st.floats(1e-2, 1e3))
+def test_sensitivity_holds_in_single_precision(way, seed, clip):
+    rng = np.random.default_rng(seed)
+    theta, x, y = make(rng, 20, 8, 5, scale=100, dtype=np.float32)
+    total = head.clipped_gradient_sum(theta, head.examples(x, y, 5), clip)
+    x[3], y[3] = 1e4 * rng.normal(size=8), 0
+    replaced = head.clipped_gradient_sum(theta, head.examples(x, y, 5), clip)
+    assert np.linalg.norm((total - replaced).astype(float)) <= 2 * clip * (1 + 1e-5)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32 - 1), st.floats(-6, 6), st.floats(-6, 18), st.floats(0, 4))
+def test_no_record_exceeds_the_clip_in_single_precision(way, seed, clip, size, sureness):
+    rng, clip = np.random.default_rng(seed), 10.0**clip
+    theta, x, y = make(rng, 1, 8, 5, scale=10.0**size, dtype=np.float32)
+    theta *= np.float32(10.0 ** (sureness - size))
+    one = head.clipped_gradient_sum(theta, head.examples(x, y, 5), clip)
+    assert np.linalg.norm(one.astype(float)) <= clip * (1 + 1e-5)
+
+
+def test_the_kernel_gives_no_weight_to_a_norm_that_is_not_a_number():
+    kernel = pytest.importorskip("fedsofim_kernel").clipped_residuals
+    target, clip = np.eye(2, dtype="f4"), np.ones(1, "f4")
+    for norm, U in ((math.nan, 1), (math.inf, 1), (1, math.nan), (1, math.inf)):
+        z = np.zeros((1, 2, 2), "f4")
+        assert kernel(z, target, np.full(2, norm, "f4"), clip, np.full((1, 2, 2), U, "f4"))
+        assert not z.any()
+
+
+def test_the_kernel_takes_what_it_can_work_on_only():
+    kernel = pytest.importorskip("fedsofim_kernel").clipped_residuals
+    z, target, norm, clip = (np.ones(s, "f4") for s in ((2, 3, 8), (3, 8), (8,), (2,)))
+    assert kernel(z, target, norm, clip) is False
+    for wrong in (
+        (z.astype(float), target, norm, clip),
+        (z[:, :, ::2], target[:, ::2], norm[:4], clip),
+        (z, target[:2], norm, clip),
+        (z, target, norm[:7], clip),
+        (z, target, norm[:4].repeat(4)[::2], clip),
+        (z, target, norm, clip[:1]),
+        (z[:, :0].copy(), target[:0], norm, clip),
+        (np.broadcast_to(z, z.shape), target, norm, clip),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            kernel(*wrong)
+
+
+def test_the_sensitivity_is_reached(rng):
+    theta = np.zeros((2, 2))
+    one, other = (head.examples(np.array([[1e6]]), np.array([y]), 2) for y in (0, 1))
+    moved = head.clipped_gradient_sum(theta, one, 3.0) - head.clipped_gradient_sum(
+        theta, other, 3.0
+    )
+    assert np.linalg.norm(moved) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("features", [768, 10_000])
+def test_long_sums_of_squares_do_not_hide_a_gradient_from_the_clip(way, features):
+    x = np.full((2, features), 1.99, np.float32)  # its square is nearly half a digit of the first's
+    x[:, 0] = 8192
+    theta = np.zeros((2, features + 1), np.float32)
+    one = head.clipped_gradient_sum(theta, head.examples(x, np.zeros(2, int), 2), 1.0)
+    assert np.linalg.norm(one.astype(float)) <= 2 * (1 + 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_whatever_the_bits_of_a_nan_are_it_contributes_zero(rng, way):
+    theta, x, y = make(rng, 300, 4, 3, dtype=np.float32)
+    rest = np.arange(300) != 7
+    expected = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 3), 1.0)
+    for bits in (0x7FC00000, 0x7FC00001, 0x7FC00180, 0x7F8001FF, 0xFFC00134):
+        x[7].view(np.uint32)[:] = bits
+        total = head.clipped_gradient_sum(theta, head.examples(x, y, 3), 1.0)
+        np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_inputs_are_not_changed(rng):
+    theta, x, y = make(rng, 200, 4, 3)
+    x[5] = np.inf
+    data = head.examples(x, y, 3)
+    before = [a.copy() for a in (theta, x, y, *data[:3])]
+    with np.errstate(invalid="ignore"):
+        head.clipped_gradient_sum(theta, data, 0.1)
+        head.evaluate(theta, data)
+    for a, b in zip((theta, x, y, *data[:3]), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_no_gradient_per_example_is_built(rng):
+    theta, x, y = make(rng, 20_000, 64, 10, dtype=np.float32)
+    data = head.examples(x, y, 10)
+    tracemalloc.start()
+    head.clipped_gradient_sum(theta, data, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000 * 10 * 4  # even the residuals of all examples would take this many bytes
+
+
+def test_evaluate_is_torch_cross_entropy(rng):
+    theta, x, y = make(rng, 2500, 6, 4)
+    accuracy, loss = head.evaluate(theta, head.examples(x, y, 4))
+    logits = layer(theta)(torch.from_numpy(x))
+    assert loss == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(y)).item(), rel=1e-12
+    )
+    assert accuracy == (logits.argmax(1).numpy() == y).mean()
+
+
+def test_evaluate_survives_large_logits():
+    data = head.examples(np.array([[1e5]]), np.array([1]), 2)
+    accuracy, loss = head.evaluate(np.array([[1.0, 0.0], [0.0, 0.0]]), data)
+    assert (accuracy, loss) == (0.0, 1e5)
+
+
+def test_initial_parameters_have_the_papers_spread():
+    theta = head.init(np.random.default_rng(0), 100, 999)
+    assert theta.dtype == np.float32
+    assert theta.shape == (100, 1000)
+    assert theta.std() == pytest.approx(0.5 * math.sqrt(2 / 1100), rel=0.01)
+
+
+def test_examples_end_with_the_bias(rng):
+    _, x, y = make(rng, 9, 4, 3)
+    data = head.examples(x, y, 3)
+    np.testing.assert_array_equal(data.x[:-1], x.T)
+    assert (data.x[-1] == 1).all()
+    np.testing.assert_array_equal(data.target.argmax(0), y)
+    np.testing.assert_allclose(data.norm, np.linalg.norm(data.x, axis=0))

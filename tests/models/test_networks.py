@@ -1,0 +1,233 @@
+"""Deep models: per-record gradients against autograd, their transform, what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedsofim.core.errors import ConfigError
+from fedsofim.core.linalg import inverse_root
+from fedsofim.models import modules
+from fedsofim.models import networks as deep
+from fedsofim.models.records import Factors
+from fedsofim.transforms.kfc import KFC
+
+CLASSES = 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Twice(nn.Module):
+    """Uses one layer two times, and a linear layer on sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(6, 6)
+        self.out = nn.Linear(6, CLASSES, bias=False)
+
+    def forward(self, x):
+        x = x.flatten(1, 2).transpose(1, 2)  # (N, W, C H)
+        x = torch.tanh(self.mix(torch.tanh(self.mix(x))))
+        return self.out(x).mean(dim=1)
+
+
+MODULES = {
+    "cnn": lambda: modules.cnn((2, 8, 8), CLASSES, 3, 2, "tanh"),
+    "mlp": lambda: modules.mlp((2, 8, 8), CLASSES, 5, 2, "relu"),
+    "no bias, odd shapes": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), bias=False),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 3, 2, padding="same"),
+        nn.Tanh(),
+        nn.Conv2d(3, 3, 3, padding="valid", bias=False),
+        nn.Flatten(),
+        nn.LazyLinear(CLASSES, bias=False),
+    ),
+    "twice": Twice,
+}
+
+
+def make(name, n=7, seed=0):
+    """A network in float64 with records and parameters."""
+    rng = np.random.default_rng(seed)
+    shape = (2, 3, 4) if name == "twice" else (2, 8, 8)
+    module = MODULES[name]()
+    module(torch.zeros(2, *shape))  # gives lazy layers their shape
+    network = deep.DeepNetwork(module.double(), CLASSES, microbatch=3)
+    records = network.records(rng.standard_normal((n, *shape)), rng.integers(0, CLASSES, n))
+    return network, records, network.init(rng).astype(np.float64)
+
+
+def autograd(network, records, theta):
+    """Each record's gradient by `torch.func`, as one matrix a layer."""
+    parameters = network._parameters(theta)
+
+    def loss(parameters, x, y):
+        logits = torch.func.functional_call(network.module, parameters, (x[None],))
+        return nn.functional.cross_entropy(logits, y[None])
+
+    grads = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
+        parameters, records.x, records.y
+    )
+    matrices = []
+    for name, layer in network.layers.items():
+        g = grads[f"{name}.weight"].flatten(2)
+        if layer.bias is not None:
+            g = torch.cat([g, grads[f"{name}.bias"][..., None]], dim=2)
+        matrices.append(g)
+    return matrices
+
+
+def some_factors(network, seed=0):
+    """Random symmetric factors for every layer, as matrices and as broadcast."""
+    rng = np.random.default_rng(seed)
+
+    def root(d):
+        x = rng.standard_normal((d, 2 * d)) * np.geomspace(1, 0.1, d)[:, None]
+        return inverse_root(x @ x.T, 1e-2)
+
+    pairs = [(root(rows), root(columns)) for rows, columns in network.shapes]
+    return pairs, Factors(*(np.concatenate([p[i].ravel() for p in pairs]) for i in (0, 1)))
+
+
+# --- gradients ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_layers_gradients_are_autograds(name):
+    network, records, theta = make(name)
+    ours = records.gradients(theta)
+    for g, expected in zip(ours, autograd(network, records, theta), strict=True):
+        assert g.abs().max() > 0
+        torch.testing.assert_close(g, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_layers_transformed_gradient_is_the_explicit_product(name):
+    network, records, theta = make(name)
+    pairs, factors = some_factors(network)
+    ours = records.under(factors).gradients(theta)
+    for g, expected, (U_G, U_A) in zip(ours, autograd(network, records, theta), pairs, strict=True):
+        for one, other in zip(g, expected, strict=True):
+            product = U_G @ other.numpy() @ U_A
+            np.testing.assert_allclose(one.numpy(), product, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("clip", [0.05, 1.0, math.inf])
+@pytest.mark.parametrize("kfc", [False, True])
+def test_one_clip_over_all_layers(kfc, clip):
+    network, records, theta = make("cnn", n=11)
+    if kfc:
+        records = records.under(some_factors(network)[1])
+    whole = records.gradients(theta)
+    flat = torch.cat([g.flatten(1) for g in whole], dim=1).numpy()
+    norm = np.linalg.norm(flat, axis=1, keepdims=True)
+    expected = (flat * np.minimum(1, clip / norm)).sum(axis=0)
+    S = records.clipped_gradient_sum(theta, clip)
+    assert S.shape == theta.shape == (1, network.size)
+    np.testing.assert_allclose(S[0], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_replacing_a_record_moves_the_sum_by_at_most_2c(seed):
+    network, records, theta = make("cnn", n=6, seed=seed)
+    rng = np.random.default_rng(seed)
+    other = records.x.clone()
+    other[2] = torch.as_tensor(rng.standard_normal(other.shape[1:]) * 10.0 ** rng.integers(-3, 4))
+    neighbour = network.records(other.numpy(), records.y.numpy())
+    factors = some_factors(network, seed)[1]
+    a, b = (r.under(factors).clipped_gradient_sum(theta, 0.1) for r in (records, neighbour))
+    assert np.linalg.norm(a - b) <= 0.2 * (1 + 1e-9)
+
+
+def test_a_record_that_is_not_finite_contributes_nothing():
+    network, records, theta = make("cnn", n=6)
+    x = records.x.clone()
+    x[2] = torch.inf
+    rest = [0, 1, 3, 4, 5]
+    broken = network.records(x.numpy(), records.y.numpy())
+    clean = network.records(x[rest].numpy(), records.y[rest].numpy())
+    np.testing.assert_allclose(
+        broken.clipped_gradient_sum(theta, 0.1), clean.clipped_gradient_sum(theta, 0.1), rtol=1e-9
+    )
+
+
+def test_microbatches_change_memory_and_not_results():
+    network, records, theta = make("cnn", n=11)
+    large = deep.DeepNetwork(network.module, CLASSES, microbatch=100)
+    other = large.records(records.x.numpy(), records.y.numpy())
+    np.testing.assert_allclose(
+        records.clipped_gradient_sum(theta, 0.1), other.clipped_gradient_sum(theta, 0.1), rtol=1e-10
+    )
+    assert records.evaluate(theta) == pytest.approx(other.evaluate(theta))
+
+
+def test_a_network_without_hidden_layers_is_the_linear_head():
+    from fedsofim.models import head
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((30, 5)), rng.integers(0, CLASSES, 30)
+    network = deep.DeepNetwork(modules.mlp((5,), CLASSES, 1, 0, "tanh").double(), CLASSES)
+    theta = network.init(rng).astype(np.float64)
+    ours, theirs = network.records(x, y), head.examples(x, y, CLASSES)
+    square = theta.reshape(CLASSES, 6)
+    for a, b in zip(ours.curvature(theta)[0], theirs.curvature(square)[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+    factors = KFC(damping=1e-3).factors(theirs.curvature(square))
+    for clip in (0.3, math.inf):
+        np.testing.assert_allclose(
+            ours.under(factors).clipped_gradient_sum(theta, clip).reshape(square.shape),
+            theirs.under(factors).clipped_gradient_sum(square, clip),
+            rtol=1e-6,
+        )
+    assert ours.evaluate(theta) == pytest.approx(theirs.evaluate(square))
+
+
+@pytest.mark.parametrize("name", ["cnn", "mlp", "no bias, odd shapes"])
+def test_whitened_layers_have_the_identity_as_covariance(name):
+    """With a record's gradient of rank one, U_G and U_A whiten its two sides."""
+    network, records, theta = make(name, n=40)
+    layers = records.curvature(theta)
+    for (rows, columns), (G, A) in zip(network.shapes, layers, strict=True):
+        assert G.shape == (rows, rows)
+        assert A.shape == (columns, columns)
+        for C in (G, A):
+            U = inverse_root(C, 1e-3)
+            eigenvalues, Q = np.linalg.eigh(C)
+            damped = eigenvalues / (eigenvalues + 1e-3 * eigenvalues[-1])
+            np.testing.assert_allclose(U @ C @ U, (Q * damped) @ Q.T, atol=1e-8)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)), "1: BatchNorm2d"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)), "1: BatchNorm1d"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), "1: Dropout"),
+        (nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4)), "0: Embedding, 1: LayerNorm"),
+        (nn.Conv2d(4, 4, 3, groups=2), "the module itself: Conv2d"),
+        (nn.Conv2d(4, 4, 3, padding_mode="circular"), "Conv2d"),
+        (nn.ReLU(), "no Linear or Conv2d"),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(module, told):
+    with pytest.raises(ConfigError, match=told):
+        deep.DeepNetwork(module, CLASSES)
+
+
+def test_tied_weights_are_refused():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    with pytest.raises(ConfigError, match=r"1: Linear \(shares its parameters\)"):
+        deep.DeepNetwork(module, CLASSES)

@@ -1,0 +1,287 @@
+"""What a run leaves behind, whatever happens to it."""
+
+import json
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+from fedsofim.strategies import STRATEGIES
+
+from fedsofim.config.compose import compose
+from fedsofim.core.errors import ConfigError
+from fedsofim.runs import session
+
+FILES = {
+    "config.yaml",
+    "metrics.jsonl",
+    "summary.json",
+    "model.npz",
+    "partition.json",
+    "partition.csv",
+    "partition.svg",
+    "report.html",
+    "checkpoint.npz",
+}
+
+
+def strict(text):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def rows_of(path):
+    return [strict(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def theta_of(path):
+    with np.load(path / "model.npz", allow_pickle=False) as model:
+        return model["theta"]
+
+
+@pytest.fixture
+def run(tmp_path, small):
+    def start(*overrides, name="run"):
+        return session.run(compose([*small, f"output.dir={tmp_path / name}", *overrides])).path
+
+    return start
+
+
+@pytest.mark.parametrize("privacy", ["dp", "none"])
+def test_the_directory_keeps_its_contract(run, privacy):
+    path = run(f"privacy={privacy}")
+    assert {p.name for p in path.iterdir()} == FILES
+    rows, summary = rows_of(path), strict((path / "summary.json").read_text())
+    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    for row in rows:
+        assert {"round", "accuracy", "loss", "epsilon", "seconds"} <= row.keys()
+        assert 0 <= row["accuracy"] <= 1
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    keys = [
+        "strategy",
+        "dataset",
+        "accuracy",
+        "epsilon",
+        "delta",
+        "noise_multiplier",
+        "rounds",
+        "seconds",
+    ]
+    assert set(keys) <= summary.keys()
+    assert summary["strategy"] == "sofim"
+    assert summary["dataset"] == "npz"
+    assert summary["rounds"] == 6
+    assert summary["accuracy"] == rows[-1]["accuracy"]
+    assert theta_of(path).shape == (3, 6)
+    partition = strict((path / "partition.json").read_text())
+    assert len(partition["sizes"]) == 4
+    if privacy == "dp":
+        spent = [row["epsilon"] for row in rows]
+        assert spent == sorted(spent)
+        assert spent[-1] == summary["epsilon"] == pytest.approx(10, rel=1e-6)
+        assert summary["epsilon"] <= 10
+    else:
+        assert summary["epsilon"] is summary["delta"] is None
+        assert summary["noise_multiplier"] == 0
+        assert all(row["epsilon"] is None for row in rows)
+
+
+def test_the_model_is_the_one_that_was_measured(run, arrays):
+    path = run("privacy=none", "rounds=40")
+    theta = theta_of(path)
+    logits = arrays["test_x"] @ theta[:, :-1].T + theta[:, -1]  # the bias comes last
+    accuracy = (logits.argmax(axis=1) == arrays["test_y"]).mean()
+    assert accuracy == rows_of(path)[-1]["accuracy"]
+    assert accuracy > 0.8
+
+
+@pytest.mark.parametrize("privacy", ["dp", "none"])
+def test_the_report_stands_alone(run, privacy):
+    page = (run(f"privacy={privacy}", "rounds=1") / "report.html").read_text()
+    assert not re.search(r"<script|<link|<img|<iframe|@import|url\(|\b(src|href)\s*=", page)
+    assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert page.count("<svg") == page.count("</svg>") >= 4
+    assert "Records by client and class" in page
+    assert ("not private" in page) == (privacy == "none")
+
+
+def test_the_heat_map_shows_every_count(run):
+    path = run()
+    picture = (path / "partition.svg").read_text()
+    counts = strict((path / "partition.json").read_text())["counts"]
+    assert picture.count("<rect") == 4 * 3
+    for row in counts:
+        assert all(f">{count}</text>" in picture for count in row)
+
+
+def test_a_directory_is_chosen_when_none_is_named(small, tmp_path):
+    values = compose([*small, f"output.root={tmp_path}", "rounds=1"])
+    first, second = session.run(values).path, session.run(values).path
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", first.parent.name)
+    assert first.name == "sofim-npz-eps10-seed0"
+    assert second.name == "sofim-npz-eps10-seed0-2"
+
+
+def test_the_same_config_gives_the_same_model(run):
+    np.testing.assert_array_equal(theta_of(run(name="a")), theta_of(run(name="b")))
+
+
+@pytest.mark.parametrize("overrides", [["rounds=1"], ["partition.clients=1"], ["seed=" + "9" * 40]])
+def test_smallest_and_largest(run, overrides):
+    path = run(*overrides)
+    assert np.isfinite(theta_of(path)).all()
+
+
+@pytest.mark.parametrize("privacy", ["dp", "none"])
+def test_a_run_that_diverges_ends_and_says_so(run, npz, arrays, privacy, capfd):
+    np.savez(npz, **{**arrays, "train_y": arrays["train_y"][::-1] // 2})  # cannot be learnt
+    path = run("strategy=fedgd", "strategy.lr=1e38", "dataset.classes=3", f"privacy={privacy}")
+    summary = strict((path / "summary.json").read_text())
+    assert summary["loss"] is None
+    assert len(rows_of(path)) == 6
+    assert {p.name for p in path.iterdir()} == FILES
+    out, err = capfd.readouterr()
+    assert "DIVERGED" in out
+    assert err == ""
+
+
+def test_a_tiny_budget_still_runs(run):
+    path = run("privacy.epsilon=1e-6")
+    assert strict((path / "summary.json").read_text())["epsilon"] <= 1e-6
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch):
+    stop = 4
+    whole = run(f"strategy={strategy}", name="whole")
+    measure = session.measure
+
+    def interrupting(experiment, state, G, seconds):
+        if state.server.t == stop:
+            signal.raise_signal(signal.SIGINT)
+        return measure(experiment, state, G, seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "measure", interrupting)
+        with pytest.raises(SystemExit) as ended:
+            run(f"strategy={strategy}", name="cut")
+    assert ended.value.code == 130
+    cut = whole.parent / "cut"
+    assert len(rows_of(cut)) == stop
+    assert not (cut / "summary.json").exists()
+    session.resume(cut)
+    np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
+    timeless = [[{**row, "seconds": 0} for row in rows_of(path)] for path in (whole, cut)]
+    assert timeless[0] == timeless[1]
+    own = {"personal.json", "personal.npz"} if "accuracy_std" in timeless[0][0] else set()
+    assert {p.name for p in cut.iterdir()} == FILES | own
+
+
+@pytest.mark.parametrize("at", ["measure", "append", "checkpoint", "_finish"])
+def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypatch):
+    whole = run("output.checkpoint_every=2", name="whole")
+    owner = session.RunDir if at in ("append", "checkpoint") else session
+    original, calls = getattr(owner, at), []
+
+    def crash(*arguments, **options):
+        calls.append(at)
+        if len(calls) == (1 if at == "_finish" else 3):
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, at, crash)
+        with pytest.raises(KeyboardInterrupt):
+            run("output.checkpoint_every=2", name="cut")
+    cut = session.resume(whole.parent / "cut").path
+    np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
+    assert [row["round"] for row in rows_of(cut)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_resuming_a_finished_run_changes_nothing(run):
+    path = run()
+    before = {name: (path / name).read_bytes() for name in FILES - {"checkpoint.npz", "model.npz"}}
+    theta = theta_of(path)
+    session.resume(path)
+    assert {name: (path / name).read_bytes() for name in before} == before
+    np.testing.assert_array_equal(theta, theta_of(path))
+
+
+def test_a_run_whose_data_changed_is_not_continued(run, npz, arrays):
+    path = run()
+    np.savez(npz, **{**arrays, "train_x": arrays["train_x"] + 1})
+    with pytest.raises(ConfigError, match="has changed since"):
+        session.resume(path)
+
+
+def test_a_run_whose_data_is_gone_is_not_continued(run, npz):
+    path = run()
+    npz.unlink()
+    with pytest.raises(ConfigError, match="no such file"):
+        session.resume(path)
+
+
+def lines_in(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for_rows(process, path, count):
+    deadline = time.monotonic() + 60
+    while lines_in(path / "metrics.jsonl") < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+LONG = ["rounds=600", "output.checkpoint_every=7"]
+
+
+def test_killed_runs_resume_to_the_same_bits(start, run, tmp_path, small):
+    whole = run(*LONG, name="whole")
+    cut = tmp_path / "cut"
+    process = start("run", *small, *LONG, f"output.dir={cut}")
+    for rows in (1, 100, 250, 450):
+        wait_for_rows(process, cut, rows)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        process = start("resume", cut)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
+    assert [row["round"] for row in rows_of(cut)] == list(range(1, 601))
+    assert {p.name for p in cut.iterdir()} >= FILES
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_and_says_how_to_go_on(start, cli, run, tmp_path, small, number):
+    whole = run(*LONG, name="whole")
+    cut = tmp_path / "a directory with a long name that does not fit into one line of a terminal"
+    process = start("run", *small, *LONG, f"output.dir='{cut}'")
+    wait_for_rows(process, cut, 20)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert f"fedsofim resume {cut}" in out
+    assert cli("resume", cut).returncode == 0
+    np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.5, 0.8])
+def test_ctrl_c_at_the_very_beginning_leaves_nothing_or_a_run(start, cli, tmp_path, small, delay):
+    path = tmp_path / "early"
+    process = start("run", *small, "rounds=200", f"output.dir={path}")
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    leftovers = {p.name for p in tmp_path.iterdir()} - {"small.npz", "early"}
+    assert leftovers == set()
+    if path.exists():
+        assert cli("resume", path).returncode == 0
+        assert len(rows_of(path)) == 200

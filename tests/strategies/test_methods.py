@@ -1,0 +1,378 @@
+"""Every method as a whole: its reductions, its memory, and what it is charged for."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import get_epsilon_gaussian
+from fedsofim.clients import Client
+from fedsofim.clients.covariance import Covariance
+from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.scaffold import ScaffoldState, ScaffoldSteps
+from fedsofim.clients.steps import LocalSteps
+from fedsofim.clients.tree import Tree
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.adaptive import FedAdam, FedYogi
+from fedsofim.strategies.fedavg import FedAvg
+from fedsofim.strategies.fedfc import FedFC
+from fedsofim.strategies.fedgd import FedGD
+from fedsofim.strategies.rule import aggregate, start, step
+from fedsofim.strategies.scaffold import Scaffold
+
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError
+from fedsofim.core.rng import Purpose, stream
+from fedsofim.models import head
+from fedsofim.privacy.plan import Plan
+
+ROUNDS, CLASSES, FEATURES = 6, 3, 4
+
+
+def plan(z=0.0, clip=1.0, releases=1.0, **kwargs):
+    return Plan(
+        clip=clip,
+        noise_multiplier=z,
+        releases=releases,
+        delta=1e-5,
+        adjacency="replace-one",
+        **kwargs,
+    )
+
+
+def population(sizes=(7, 11, 5), dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        Client(
+            i,
+            head.examples(
+                rng.standard_normal((n, FEATURES)).astype(dtype),
+                rng.integers(0, CLASSES, n),
+                CLASSES,
+            ),
+        )
+        for i, n in enumerate(sizes)
+    ]
+
+
+def noise(t):
+    return partial(stream, 0, Purpose.NOISE, t)
+
+
+def train(rule, program, clients, plan, rounds=ROUNDS):
+    """A plain loop of rounds, as the papers' pseudocode has it."""
+    theta = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
+    sizes = np.array([client.data.size for client in clients])
+    server, memory = start(rule, theta), program.init(theta, len(clients))
+    setup = program.setup(clients, plan, partial(stream, 0, Purpose.SETUP_NOISE, 0))
+    if setup is not None:
+        server = rule.set_up(server, aggregate(setup, sizes, "uniform"))
+    for t in range(rounds):
+        releases, memory = program.release(rule.broadcast(server), clients, memory, plan, noise(t))
+        server = step(rule, server, aggregate(releases, sizes, "uniform"), rounds)
+    return server.theta, memory
+
+
+# --- reductions ---------------------------------------------------------------------------------
+
+
+def test_fedavg_with_one_step_is_fedgd():
+    avg, _ = train(FedAvg(lr=0.7), LocalSteps(lr=0.3, steps=1), population(), plan(z=2.0))
+    gd, _ = train(FedGD(lr=0.7 * 0.3), Gradient(), population(), plan(z=2.0))
+    np.testing.assert_allclose(avg, gd, rtol=1e-13, atol=1e-14)
+
+
+def test_scaffold_without_control_variates_is_fedavg():
+    clients, x = population(), np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
+    zero = np.zeros((len(clients), *x.shape))
+    ours, _ = ScaffoldSteps(lr=0.3, steps=4).release(
+        {"theta": x, "c": zero[0]}, clients, ScaffoldState(zero), plan(z=2.0), noise(0)
+    )
+    fedavg, _ = LocalSteps(lr=0.3, steps=4).release(
+        {"theta": x}, clients, None, plan(z=2.0), noise(0)
+    )
+    np.testing.assert_array_equal(ours, fedavg)
+
+
+def test_adafedprox_without_pull_is_fedavg_and_with_it_is_not():
+    prox, client = STRATEGIES["adafedprox"], LocalSteps(lr=0.3, steps=4)
+    without, _ = train(prox(lr=1.0, mu=0.0), client, population(), plan(z=2.0))
+    fedavg, _ = train(FedAvg(lr=1.0), client, population(), plan(z=2.0))
+    pulled, _ = train(prox(lr=1.0, mu=0.5), client, population(), plan(z=2.0))
+    np.testing.assert_array_equal(without, fedavg)
+    assert np.abs(pulled - fedavg).max() > 1e-3
+
+
+def test_the_pull_fades_and_stops_at_a_tenth():
+    rule = STRATEGIES["adafedprox"](lr=1.0, mu=0.2)
+    state = start(rule, np.zeros((2, 2)))
+    pulls = [float(rule.broadcast(state._replace(t=t))["mu"]) for t in (0, 3, 99, 10_000)]
+    np.testing.assert_allclose(pulls, [0.2, 0.1, 0.02, 0.02])
+
+
+def test_ftrl_with_an_identity_tree_is_fedgd():
+    tree = Tree(rounds=ROUNDS, tree="identity")
+    ftrl, _ = train(STRATEGIES["ftrl"](lr=0.2), tree, population(), plan(z=2.0))
+    gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
+    np.testing.assert_array_equal(ftrl, gd)
+
+
+def test_fedfc_with_a_large_gamma_is_scaled_fedgd():
+    gamma, client = 1e9, Covariance(bound=3.0, setup_share=0.5)
+    fc, _ = train(
+        FedFC(lr=0.2 * gamma, gamma=gamma), client, population(), plan(z=2.0, setup_share=0.5)
+    )
+    gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
+    np.testing.assert_allclose(fc, gd, rtol=1e-6)
+
+
+def test_fedfc_preconditions_with_the_inverse_covariance():
+    clients = population()
+    rule, client = FedFC(lr=1.0, gamma=0.5), Covariance(bound=1e6, setup_share=0.5)
+    theta, _ = train(rule, client, clients, plan(clip=math.inf), rounds=1)
+    first, _ = train(FedGD(lr=1.0), Gradient(), clients, plan(clip=math.inf), rounds=1)
+    x0 = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
+    C = np.mean([c.data.x @ c.data.x.T / c.data.size for c in clients], axis=0)
+    expected = x0 - (x0 - first) @ np.linalg.inv(C + 0.5 * np.eye(FEATURES + 1))
+    np.testing.assert_allclose(theta, expected, rtol=1e-10)
+
+
+def test_adam_is_torchs():
+    rule = FedAdam(lr=0.1, beta1=0.8, beta2=0.99, tau=1e-3)
+    rng = np.random.default_rng(0)
+    theta = rng.standard_normal((2, 3))
+    reference = torch.nn.Parameter(torch.tensor(theta))
+    optimiser = torch.optim.Adam([reference], lr=0.1, betas=(0.8, 0.99), eps=1e-3)
+    state = start(rule, theta)
+    for _ in range(20):
+        G = rng.standard_normal((2, 3))
+        state = step(rule, state, G, 20)
+        reference.grad = torch.tensor(G)
+        optimiser.step()
+    np.testing.assert_allclose(state.theta, reference.detach().numpy(), rtol=1e-10)
+
+
+def test_yogi_is_its_definition():
+    rule = FedYogi(lr=0.1, beta1=0.9, beta2=0.8, tau=0.01)
+    rng = np.random.default_rng(0)
+    state = start(rule, rng.standard_normal(5))
+    theta, m, v = state.theta.copy(), np.zeros(5), np.full(5, 0.01**2)
+    for t in range(20):
+        G = rng.standard_normal(5)
+        state = step(rule, state, G, 20)
+        for j in range(5):
+            m[j] = 0.9 * m[j] + 0.1 * G[j]
+            grow = G[j] ** 2 > v[j]
+            v[j] += (0.2 if grow else -0.2) * G[j] ** 2
+            denominator = math.sqrt(v[j] / (1 - 0.8 ** (t + 1))) + 0.01
+            theta[j] -= 0.1 * m[j] / (1 - 0.9 ** (t + 1)) / denominator
+    np.testing.assert_allclose(state.theta, theta, rtol=1e-10)
+
+
+# --- SCAFFOLD's memory --------------------------------------------------------------------------
+
+
+def test_scaffolds_control_variates_persist_as_by_hand():
+    lr, K, eta_s, clients = 0.3, 2, 0.5, population()
+    rule = Scaffold(lr=eta_s, client_lr=lr, local_steps=K)
+    no_clip = plan(clip=math.inf)
+    theta, memory = train(rule, ScaffoldSteps(lr=lr, steps=K), clients, no_clip, rounds=3)
+
+    x = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
+    c, c_i = np.zeros_like(x), [np.zeros_like(x) for _ in clients]
+    for _ in range(3):
+        ys, deltas = [], []
+        for i, (_, D) in enumerate(clients):
+            y = x.copy()
+            for _ in range(K):
+                g = head.clipped_gradient_sum(y, D, math.inf) / D.size
+                y = y - lr * (g + c - c_i[i])
+            new = c_i[i] - c + (x - y) / (K * lr)
+            deltas.append(new - c_i[i])
+            c_i[i] = new
+            ys.append(y)
+        x = x + eta_s * (np.mean(ys, axis=0) - x)
+        c = c + np.mean(deltas, axis=0)
+    np.testing.assert_allclose(theta, x, rtol=1e-10)
+    np.testing.assert_allclose(memory.c, c_i, rtol=1e-9, atol=1e-12)
+    assert np.abs(memory.c).min() > 0
+
+
+# --- the tree -----------------------------------------------------------------------------------
+
+
+class OneHot:
+    """A noise source whose draw number j is the j-th unit vector."""
+
+    def __init__(self):
+        self.draws = 0
+
+    def standard_normal(self, shape, dtype):
+        out = np.zeros(shape, dtype)
+        out.flat[self.draws] = 1
+        self.draws += 1
+        return out
+
+
+def noise_matrix(program, rounds, size=1):
+    """How each round's noise, on the sum, is made of the draws: `(rounds, draws)`."""
+    features = rounds
+    data = head.examples(np.zeros((size, features)), np.zeros(size, int), 1)  # gradients are 0
+    clients, source = [Client(0, data)], OneHot()
+    theta = np.zeros((1, features + 1))
+    memory, rows = program.init(theta, 1), []
+    for _ in range(rounds):
+        out, memory = program.release(
+            {"theta": theta}, clients, memory, plan(z=1.0), lambda *_: source
+        )
+        rows.append(out[0, 0, :rounds] * size / program.batches)
+    return np.array(rows)
+
+
+def test_a_full_tree_of_70_rounds_costs_8162():
+    assert Tree(rounds=70).cost(70) == 8162
+    leaves = [2**level for level in range(7) for _ in range(70 >> level)]
+    assert sum(n**2 for n in leaves) == 8162
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 8, 70])
+def test_prefix_noise_is_the_explicit_trees(rounds):
+    prefix = np.cumsum(noise_matrix(Tree(rounds=rounds), rounds), axis=0)
+    # The nodes that tile [0, m): one for each bit of m; node (level, index) is drawn when its last
+    # leaf arrives.
+    explicit = np.zeros((rounds, rounds))
+    for m in range(1, rounds + 1):
+        begin_ = 0
+        for level in reversed(range(m.bit_length())):
+            if m >> level & 1:
+                begin_ += 2**level
+                explicit[m - 1, begin_ - 1] = 1
+    np.testing.assert_array_equal(prefix, explicit)
+    np.testing.assert_array_equal(
+        (prefix**2).sum(axis=1), [m.bit_count() for m in range(1, rounds + 1)]
+    )
+
+
+def test_a_batched_tree_restarts_and_is_completed():
+    batches, rounds = 5, 15
+    program = Tree(rounds=rounds, batches=batches)
+    prefix = np.cumsum(noise_matrix(program, rounds, size=10), axis=0)
+    variance = (prefix**2).sum(axis=1)
+    np.testing.assert_array_equal(variance[4::5], [1, 2, 3])  # one draw for a completed epoch
+    np.testing.assert_array_equal(variance[:4], [1, 1, 2, 1])
+    assert program.cost(rounds) == 3 * (3 + 1)  # three epochs, a leaf is under 4 nodes
+    assert program.cost(1) == 4
+
+
+def test_in_batched_mode_each_record_takes_part_once_an_epoch():
+    clients = population(sizes=(23,))
+    program, theta = Tree(rounds=5, batches=5), np.zeros((CLASSES, FEATURES + 1))
+    memory, total = program.init(theta, 1), 0
+    for t in range(5):
+        out, memory = program.release({"theta": theta}, clients, memory, plan(), noise(t))
+        total = total + out[0] * 23 / 5
+    np.testing.assert_allclose(total, head.clipped_gradient_sum(theta, clients[0].data, 1.0))
+
+
+# --- what is charged ----------------------------------------------------------------------------
+
+PROGRAMS = {
+    "fedgd": Gradient(),
+    "fedavg": LocalSteps(lr=0.1, steps=5),
+    "scaffold": ScaffoldSteps(lr=0.1, steps=5),
+    "ftrl": Tree(rounds=7),
+    "ftrl batched": Tree(rounds=8, batches=4),
+    "fedfc": Covariance(bound=2.0, setup_share=0.2),
+}
+
+
+def test_every_local_step_is_charged():
+    assert LocalSteps(lr=0.1, steps=5).cost(70) == 350
+    assert ScaffoldSteps(lr=0.1, steps=7).cost(70) == 490
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_released_noise_is_what_the_accountant_was_told(name):
+    """With much noise the clipped sum is negligible, so a release's spread is the noise's."""
+    program, z, C, size, n = PROGRAMS[name], 1e5, 2.0, 8, 400
+    one = population(sizes=(size,))[0]
+    clients = [Client(i, one.data) for i in range(n)]
+    told = plan(z=z, clip=C, releases=program.cost(4), setup_share=program.setup_share)
+    theta = np.zeros((CLASSES, FEATURES + 1))
+    received = {"theta": theta, "c": theta}
+    memory, released = program.init(theta, n), []
+    for t in range(4):
+        out, memory = program.release(received, clients, memory, told, noise(t))
+        released.append(out * size / (C * z))
+    unit = {"ftrl batched": 1 / 4}.get(name, 1.0)
+    if isinstance(program, LocalSteps):
+        released = [out / (program.lr * math.sqrt(program.steps)) for out in released[:1]]
+    if isinstance(program, Tree):  # the running sum after 3 rounds carries two nodes' noise
+        released = [sum(released[:3]) / math.sqrt(2) * unit]
+    for out in released:
+        assert np.std(out) == pytest.approx(1, rel=0.03)  # 6000 draws: the error is 1 %
+
+
+def test_covariance_noise_is_symmetric_and_as_charged():
+    client, clients = Covariance(bound=2.0, setup_share=0.2), population(sizes=(9,)) * 300
+    told = plan(z=3.0, releases=70, setup_share=0.2)
+    still = client.setup(clients, plan(z=0.0, releases=70, setup_share=0.2), noise(0))
+    count = iter(range(10**6))
+    noisy = client.setup(clients, told, lambda *_: np.random.default_rng(next(count)))
+    E = (noisy - still) * 9
+    np.testing.assert_array_equal(E, E.transpose(0, 2, 1))
+    (setup, rounds) = told.events()
+    upper = E[:, *np.triu_indices(FEATURES + 1)]
+    assert math.sqrt(2) * 2.0**2 / np.std(upper) == pytest.approx(setup.mu, rel=0.05)
+    assert setup.mu**2 / (setup.mu**2 + rounds.mu**2) == pytest.approx(0.2)
+
+
+def test_replacing_a_record_moves_the_covariance_by_at_most_its_sensitivity():
+    rng, B = np.random.default_rng(0), 1.5
+    client = Covariance(bound=B, setup_share=0.2)
+    still = plan(releases=70, setup_share=0.2)
+    largest = 0.0
+    for _ in range(300):
+        rows = rng.standard_normal((2, FEATURES)) * rng.choice([0.1, 1, 10, 1000])
+        C = [
+            client.setup([Client(0, head.examples(row[None], [0], 2))], still, noise(0))[0]
+            for row in rows
+        ]
+        largest = max(largest, float(np.linalg.norm(C[0] - C[1])))
+    assert 0.9 * math.sqrt(2) * B**2 < largest <= math.sqrt(2) * B**2 + 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 10])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_dp_accounting_agrees_that_the_budget_is_kept(strategy, epsilon):
+    config = parse(compose([f"strategy={strategy}", f"privacy.epsilon={epsilon}"]))
+    mu = math.sqrt(sum(event.mu**2 for event in config.plan().events()))
+    if strategy == "alone":  # nothing is sent
+        assert config.plan().releases == mu == config.epsilon() == 0
+        return
+    spent = get_epsilon_gaussian(1 / mu, 1e-5)
+    assert epsilon * (1 - 1e-6) < spent <= epsilon
+    spends = [config.epsilon(t) for t in (1, 35, 70)]
+    assert spends == sorted(spends)
+    assert spends[-1] <= epsilon
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "adafedprox"])
+def test_clients_that_act_on_their_own_releases_may_not_share_noise(strategy):
+    with pytest.raises(ConfigError, match="trust=server"):
+        parse(compose([f"strategy={strategy}", "aggregation=size", "privacy.trust=aggregate"]))
+
+
+def test_records_that_take_turns_can_be_replaced_but_not_added():
+    parse(compose(["strategy=ftrl", "client.batches=5"]))
+    parse(compose(["strategy=ftrl", "privacy.adjacency=add-remove"]))
+    with pytest.raises(ConfigError, match="use replace-one"):
+        parse(compose(["strategy=ftrl", "client.batches=5", "privacy.adjacency=add-remove"]))
+
+
+def test_a_client_that_the_strategy_cannot_serve_is_refused():
+    for overrides in (["client=scaffold"], ["strategy=fedfc", "client=gradient"]):
+        with pytest.raises(ConfigError, match="does not go with"):
+            parse(compose(overrides))
