@@ -10,7 +10,7 @@ from fedsofim.data.download import Watch, download, silent
 from fedsofim.core.errors import require
 from fedsofim.core.shipped import shipped
 
-OWN_WEIGHTS = {"resnet20": "data/weights/resnet20-cifar100.pt"}
+OWN_WEIGHTS = {"resnet20": shipped("data/weights/resnet20-cifar100.pt")}
 # chenyaofo/pytorch-cifar-models, which the paper's authors used; a file's name ends in its hash.
 HUB = "https://github.com/chenyaofo/pytorch-cifar-models/releases/download"
 HUB_WEIGHTS = {
@@ -65,7 +65,7 @@ class BackboneConfig:
         if self.weights == "random":
             return None
         if self.weights == "own":
-            return shipped(OWN_WEIGHTS[self.name])
+            return OWN_WEIGHTS[self.name]
         if self.weights != "hub":
             file = Path(self.weights)
             require(file.is_file(), f"backbone.weights={file}: there is no such file")

@@ -14,8 +14,8 @@ from fedsofim.clients.program import Client, Noise, Program, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import require
 from fedsofim.core.participation import SETUP
-from fedsofim.federation.messages import MEMORY
 from fedsofim.federation.owner import Owner, Request
+from fedsofim.federation.replies import MEMORY
 from fedsofim.privacy.plan import Plan
 
 Fit = tuple[list[Array], int, dict[str, Any]]

@@ -14,8 +14,6 @@ from flwr.serverapp import Grid
 
 from fedsofim.core.arrays import Array
 
-# The prefix of the arrays that carry what simulated clients remember.
-MEMORY = "state."
 # The kinds of message: who a node is; what its clients release in a round.
 HELLO = "query"
 RELEASE = "train"

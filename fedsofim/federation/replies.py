@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsofim.core.arrays import Array
-from fedsofim.federation.messages import MEMORY
+
+# The prefix of the arrays that carry what simulated clients remember.
+MEMORY = "state."
 
 
 class BadReplyError(Exception):

@@ -14,9 +14,9 @@ from flwr.supercore import log
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.participation import SETUP
-from fedsofim.federation.messages import MEMORY, RELEASE, encode, exchange, pack, unpack
+from fedsofim.federation.messages import RELEASE, encode, exchange, pack, unpack
 from fedsofim.federation.quorum import Terms
-from fedsofim.federation.replies import BadReplyError, Part, read
+from fedsofim.federation.replies import MEMORY, BadReplyError, Part, read
 from fedsofim.federation.roster import Roster
 from fedsofim.strategies.rule import Rule, ServerState, aggregate, broadcast, start, step
 

@@ -90,7 +90,7 @@ def test_a_module_of_the_users_own(bars, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     kept = [o for o in bars if not o.startswith("model")]
     own = ["model=module", "rounds=2", "transform=kfc"]
-    e, last = trained([*kept, *own, "model.factory=test_deep_runs:own_network"])
+    e, last = trained([*kept, *own, "model.factory=test_network_runs:own_network"])
     assert e.theta.shape == (1, 12 * 12 * 3 * CLASSES)
     assert not np.array_equal(last.server.theta, e.theta)
     with pytest.raises(ConfigError, match=r"model\.factory=nowhere:f"):
@@ -130,7 +130,7 @@ def test_the_head_starts_without_torch(root, environment):
     import subprocess
     import sys
 
-    code = "import sys, fedsofim.session; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedsofim.runs.session; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment, cwd=root).returncode == 0
 
 
