@@ -232,7 +232,7 @@ def noise_matrix(program, rounds, size=1):
 
 
 def test_a_full_tree_of_70_rounds_costs_8162():
-    assert Tree(rounds=70).cost(70) == 8162
+    assert Tree(rounds=70).disclosure.releases(70) == 8162
     leaves = [2**level for level in range(7) for _ in range(70 >> level)]
     assert sum(n**2 for n in leaves) == 8162
 
@@ -262,8 +262,10 @@ def test_a_batched_tree_restarts_and_is_completed():
     variance = (prefix**2).sum(axis=1)
     np.testing.assert_array_equal(variance[4::5], [1, 2, 3])  # one draw for a completed epoch
     np.testing.assert_array_equal(variance[:4], [1, 1, 2, 1])
-    assert program.cost(rounds) == 3 * (3 + 1)  # three epochs, a leaf is under 4 nodes
-    assert program.cost(1) == 4
+    assert program.disclosure.releases(rounds) == 3 * (
+        3 + 1
+    )  # three epochs, a leaf is under 4 nodes
+    assert program.disclosure.releases(1) == 4
 
 
 def test_in_batched_mode_each_record_takes_part_once_an_epoch():
@@ -289,8 +291,8 @@ PROGRAMS = {
 
 
 def test_every_local_step_is_charged():
-    assert LocalSteps(lr=0.1, steps=5).cost(70) == 350
-    assert ScaffoldSteps(lr=0.1, steps=7).cost(70) == 490
+    assert LocalSteps(lr=0.1, steps=5).disclosure.releases(70) == 350
+    assert ScaffoldSteps(lr=0.1, steps=7).disclosure.releases(70) == 490
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -299,7 +301,8 @@ def test_released_noise_is_what_the_accountant_was_told(name):
     program, z, C, size, n = PROGRAMS[name], 1e5, 2.0, 8, 400
     one = population(sizes=(size,))[0]
     clients = [Client(i, one.data) for i in range(n)]
-    told = plan(z=z, clip=C, releases=program.cost(4), setup_share=program.setup_share)
+    stated = program.disclosure
+    told = plan(z=z, clip=C, releases=stated.releases(4), setup_share=stated.setup_share)
     theta = np.zeros((CLASSES, FEATURES + 1))
     received = {"theta": theta, "c": theta}
     memory, released = program.init(theta, n), []
