@@ -12,7 +12,7 @@ MATHS = {"core", "privacy", "models", "transforms", "strategies", "clients", "da
 # What each room may import, besides itself.
 MAY = {
     "core": set(),
-    "privacy": {"core", "clients"},
+    "privacy": {"core"},
     "models": {"core"},
     "transforms": {"core", "models"},
     "strategies": {"core"},
