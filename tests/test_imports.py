@@ -24,7 +24,7 @@ MAY = {
     "federation": MATHS | {"config", "runs", "engines"},
     "reports": {"core", "config", "runs", "studies"},
     "studies": MATHS | {"config", "runs", "engines", "reports", "cli"},
-    "deploy": MATHS | {"config", "federation"},
+    "deploy": MATHS | {"config", "federation", "runs"},
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
 }
 # Modules of the maths that bring torch, for networks and images.

@@ -1,24 +1,21 @@
 """The command `features`, and how an extraction shows on the terminal."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from fedsofim.config.build import build
+from fedsofim.cli.keys import keyed, take
+from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
-from fedsofim.data.datasets import DatasetConfig
-from fedsofim.data.download import EXTRACTING, Watch
-from fedsofim.data.features import Extraction
-from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
 
-USAGE = """usage: fedsofim features dataset=... [backbone=...] [out=FILE.npz] [key=value ...]
+if TYPE_CHECKING:
+    from rich.console import Console
 
-Images to a file of features, with the keys of 'fedsofim run':
+    from fedsofim.data.download import Watch
+
+ABOUT = """Images to a file of features, with the keys of 'fedsofim run':
   fedsofim features dataset=bloodmnist dataset.root=images out=bloodmnist.npz
   fedsofim features dataset=folder dataset.root=my-images backbone=vgg16 backbone.weights=vgg16.pt
 Without out they go to the cache, where 'fedsofim run' finds them. Use a file of features with
@@ -27,21 +24,29 @@ Without out they go to the cache, where 'fedsofim run' finds them. Use a file of
 EVERY = 5.0  # seconds between lines where there is no terminal
 
 
-def split_arguments(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """The file that `out=` names, and the other arguments."""
-    outs = [a.removeprefix("out=") for a in arguments if a.startswith("out=")]
-    require(len(outs) <= 1 and "" not in outs, "out: name one file")
-    return Path(outs[0]) if outs else None, [a for a in arguments if not a.startswith("out=")]
+def parser() -> Parser:
+    """Its options."""
+    return keyed("features", ABOUT)
 
 
-def features(values: Mapping[str, Any], out: Path | None) -> None:
-    """Extract features to `out`, or to the cache, and say where they are."""
+def main(arguments: Sequence[str]) -> None:
+    """Extract features to the file that `out` names, or to the cache, and say where they are."""
+    overrides = list(parser().read(arguments).overrides)
+    given = take(overrides, "out")
+    require(given != "", "out: name one file")
+    from fedsofim.cli.terminal import console
+    from fedsofim.config.build import build
+    from fedsofim.config.compose import compose
+    from fedsofim.data.datasets import DatasetConfig
+    from fedsofim.data.features import Extraction
+    from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
+
+    values, out = compose(overrides), Path(given) if given else None
     extraction = Extraction(
         dataset=build(DatasetConfig, values["dataset"], "dataset"),
         backbone=build(BackboneConfig, values["backbone"], "backbone"),
         features=build(FeaturesConfig, values["features"], "features"),
     )
-    console = Console(highlight=False)
     with watching(console) as watch:
         if out is not None:
             extraction.write(out, watch)
@@ -51,8 +56,18 @@ def features(values: Mapping[str, Any], out: Path | None) -> None:
 
 
 @contextmanager
-def watching(console: Console) -> Iterator[Watch]:
+def watching(console: "Console") -> Iterator["Watch"]:
     """Show downloads and extractions: a bar on a terminal, otherwise a line now and then."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from fedsofim.data.download import EXTRACTING
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     tasks: dict[str, Any] = {}
     began: dict[str, float] = {}

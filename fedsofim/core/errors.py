@@ -10,6 +10,10 @@ class ConfigError(ValueError):
     """A value the user gave is wrong; the message is one line that says what would be right."""
 
 
+class Stopped(Exception):  # noqa: N818 - nothing went wrong
+    """Somebody asked to stop; the message is one line that says how to go on."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise a `ConfigError` with `message` unless `condition` holds."""
     if not condition:

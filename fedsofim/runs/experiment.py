@@ -56,10 +56,9 @@ class Experiment(NamedTuple):
 
 def prepare(config: Config) -> Experiment:
     """Load the data, divide it and draw the initial parameters."""
-    data = load_data(config)
+    data, parts = load_divided(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    clients = divide(network, data, parts)
+    clients = clients_of(network, data, parts)
     theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
@@ -72,16 +71,21 @@ def prepare(config: Config) -> Experiment:
     return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
 
 
-def load_data(config: Config) -> Dataset:
-    """The data as the model takes it: images for a network where there are any, else features."""
+def load_divided(config: Config) -> tuple[Dataset, list[Array]]:
+    """The data as the model takes it, and which training records each client holds.
+
+    A network takes images where there are any; all else takes features.
+    """
     dataset = config.dataset
     images = dataset.holds_images() if dataset.path else dataset.embedded is None
     if images and not config.model.linear:
-        return load_pixels(dataset, config.features.store)
-    return load(dataset, config.extraction.file())
+        data = load_pixels(dataset, config.features.store)
+    else:
+        data = load(dataset, config.extraction.file())
+    return data, config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
 
 
-def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
+def clients_of(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
     """The clients, each with its part of the training records."""
     return [
         Client(i, network.records(data.train_x[part], data.train_y[part]))
