@@ -10,14 +10,14 @@ from pathlib import Path
 
 from fedsofim import __version__
 from fedsofim.config.overrides import telling_config_errors as _telling_config_errors
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.errors import ConfigError, Stopped, require
 
 USAGE = """usage: fedsofim COMMAND [...]
 
 Private federated learning that second-order methods make fast.
 
   run [key=value ...]        train; 'fedsofim run --help' lists all keys
-  resume DIR                 continue an interrupted run
+  resume DIR [rounds=N]      continue an interrupted run, or extend a finished one
   sweep [key=v1,v2 ...]      many configurations in one pass over the data
   tune strategy=S dataset=D  choose a strategy's settings on held-out records
   reproduce WHAT             the paper's tables and figures beside ours
@@ -69,9 +69,12 @@ Compare runs and sweeps on one self-contained HTML page (report.html by default)
 with bands over seeds, accuracy by epsilon, rounds to a target, what was released and what it cost.
 DIR is a run's, a sweep's, or a folder of them."""
 
-RESUME = """usage: fedsofim resume DIR
+RESUME = """usage: fedsofim resume DIR [rounds=N] [privacy.epsilon=E]
 
-Continue an interrupted run to the result that it would have had without the interruption."""
+Continue an interrupted run to the result that it would have had without the interruption.
+With rounds=N or privacy.epsilon=E, extend it: what was released so far is charged, and the noise of
+the rounds that remain is chosen from what is left of the budget:
+  fedsofim resume outputs/2026-01-01/my-run rounds=140 privacy.epsilon=12"""
 
 
 def main() -> None:
@@ -107,6 +110,7 @@ def _run(arguments: list[str]) -> None:
     from fedsofim.config.compose import CONF, make_absolute, plain
 
     def train(config: DictConfig) -> None:
+        from fedsofim.cli.terminal import Terminal
         from fedsofim.runs.session import run
 
         values = _telling_config_errors(lambda: plain(config), arguments)
@@ -116,9 +120,9 @@ def _run(arguments: list[str]) -> None:
         directory = output.get("dir") if output else None
         if directory and HydraConfig.get().mode == hydra.types.RunMode.MULTIRUN:
             path = Path(str(directory)) / str(HydraConfig.get().job.num)
-            run(values, path, command=command)
+            run(values, path, command=command, observer=Terminal())
         else:
-            run(values, command=command)
+            run(values, command=command, observer=Terminal())
 
     def job(config: DictConfig) -> None:
         _reporting(lambda: train(config))  # here, or Hydra would add a line of its own
@@ -199,10 +203,15 @@ def _option(arguments: list[str], name: str) -> str | None:
 def _resume(arguments: list[str]) -> None:
     if arguments in (["--help"], ["-h"]):
         return print(RESUME)
-    require(len(arguments) == 1, "resume: name one run directory")
+    path, given = arguments[:1], [argument.partition("=") for argument in arguments[1:]]
+    require(bool(path) and all(p[1] for p in given), "resume: name one run directory")
+    from omegaconf import OmegaConf
+
+    from fedsofim.cli.terminal import Terminal
     from fedsofim.runs.session import resume
 
-    resume(Path(arguments[0]))
+    changes = {key: OmegaConf.from_dotlist([f"x={value}"])["x"] for key, _, value in given}
+    resume(Path(path[0]), changes, observer=Terminal())
 
 
 def _calibrate(arguments: list[str]) -> None:
@@ -255,6 +264,9 @@ def _reporting(call: Callable[[], None]) -> None:
         _fail(str(error), 2)
     except OSError as error:  # a full disk, a lost connection
         _fail(str(error), 1)
+    except Stopped as stopped:
+        print(stopped)
+        sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -56,9 +56,9 @@ def reproduce(
             began = time.perf_counter()
             show(description=name)
             maker(lab, directory, name)
-            console.print(f"{name}: {time.perf_counter() - began:.1f} s")
+            console().print(f"{name}: {time.perf_counter() - began:.1f} s")
     lab.finish()
-    console.print(f"Written to {directory}", soft_wrap=True)
+    console().print(f"Written to {directory}", soft_wrap=True)
 
 
 def _accuracy(lab: Lab, directory: Path, name: str) -> None:
@@ -118,18 +118,18 @@ def _write(table: Table, stem: Path, narrow: bool = False) -> None:
     shown = list(range(len(table.header)))
     if narrow:  # the first and the last round; the files have all
         shown = [0, 1, 2, 3, *shown[-5:]]
-    if not console.is_terminal:  # whole, however narrow the pipe is taken to be
-        console.print(table.title, soft_wrap=True, markup=False)
+    if not console().is_terminal:  # whole, however narrow the pipe is taken to be
+        console().print(table.title, soft_wrap=True, markup=False)
         for row in (table.header, *table.rows):
             cells = (f"{row[i]:>14}" for i in shown)
-            console.print(" ".join(cells), soft_wrap=True, markup=False)
+            console().print(" ".join(cells), soft_wrap=True, markup=False)
         return
     rich = RichTable(title=table.title, title_justify="left")
     for i in shown:
         rich.add_column(table.header[i], justify="right", no_wrap=i < 2)
     for row in table.rows:
         rich.add_row(*(row[i] for i in shown))
-    console.print(rich)
+    console().print(rich)
 
 
 MAKERS: dict[str, Callable[[Lab, Path, str], None]] = {

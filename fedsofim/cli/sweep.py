@@ -24,7 +24,7 @@ def sweep(overrides: Sequence[str], directory: str | None, jobs: int | None) -> 
         rows = grid.run(jobs, lambda done, total: show(completed=done, total=total))
     _show_best(rows, [o.split("=", 1)[0] for o in overrides if "," in o])
     seconds = time.perf_counter() - began
-    console.print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
+    console().print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
     return path
 
 
@@ -42,4 +42,4 @@ def _show_best(rows: Sequence[Row], varied: Sequence[str], most: int = 12) -> No
         spread = f"{stdev(values):.2f}" if len(values) > 1 else "-"
         shown = [f"{value:g}" if isinstance(value, float) else value for value in settings]
         table.add_row(*shown, f"{mean(values):.2f}", spread, str(len(values)))
-    console.print(table)
+    console().print(table)

@@ -19,7 +19,7 @@ class OnRound(Protocol):
         """Record a round, and say whether to stop.
 
         Args:
-            now: the new state.
+            now: the new state; its record is the session's to write.
             G: the aggregate; `None` if the round was skipped.
             **notes: what else belongs in the round's row, such as the replies that were dropped.
         """
@@ -29,7 +29,7 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train from `state`, the initial one or a checkpoint's, to the last round."""
     config, clients = experiment.config, experiment.clients
     sizes = np.array([client.data.size for client in clients])
-    server, memory = state
+    server, memory = state.server, state.clients
     if server.t == 0:
         noise = partial(stream, config.seed, Purpose.SETUP_NOISE, 0)
         released = config.client.setup(clients, experiment.plan, noise)
