@@ -54,12 +54,13 @@ def phases(released: Released, rounds: int) -> str:
         for start, _, std, count in zip(*(a.tolist() for a in released), strict=True)
         if start != SETUP
     ]
+    if len(rows) < 2:
+        return ""
     ends = [start for start, _, _ in rows[1:]] + [rounds]
-    told = [
+    return "; ".join(
         f"rounds {start + 1} to {end}: {count:g} releases with noise std {std:.6g}"
         for (start, std, count), end in zip(rows, ends, strict=True)
-    ]
-    return "; ".join(told) if len(rows) > 1 else ""
+    )
 
 
 def write_results(
