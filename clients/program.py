@@ -39,8 +39,8 @@ class Program(ABC):
 
     What it discloses is stated by every class itself, in its own body: a class that only inherits
     the `disclosure` of its base is refused when Python reads it, for whoever changes what a client
-    does must look at what it then discloses. Where that is the same, `return super().disclosure` says
-    so.
+    does must look at what it then discloses. Where that is the same, it says so:
+    `return super().disclosure`.
 
     Attributes:
         needs: the names that the server must broadcast.

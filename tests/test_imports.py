@@ -19,7 +19,7 @@ MAY = {
     "clients": {"core", "privacy", "models"},
     "data": {"core", "models"},
     "config": MATHS,
-    "runs": MATHS | {"config", "engines", "reports", "cli"},
+    "runs": MATHS | {"config", "engines", "reports"},
     "engines": MATHS | {"config", "runs", "federation"},
     "federation": MATHS | {"config", "runs", "engines"},
     "reports": {"core", "config", "runs", "studies"},

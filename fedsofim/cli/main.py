@@ -16,7 +16,7 @@ from fedsofim.core.errors import ConfigError, Stopped
 
 COMMANDS = {  # in the order of the help page
     "run": "train; 'fedsofim run --help' lists all keys",
-    "resume": "continue an interrupted run",
+    "resume": "continue an interrupted run, or extend one",
     "sweep": "many configurations in one pass over the data",
     "tune": "choose a strategy's settings on held-out records",
     "reproduce": "the paper's tables and figures beside ours",

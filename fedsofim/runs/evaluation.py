@@ -13,6 +13,8 @@ from fedsofim.runs.experiment import Experiment, RunState
 def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
     """One row of the metrics; all from released values and the server's own test set.
 
+    Epsilon is that of the releases on record, not of the config's plan.
+
     Where clients have models of their own, the scores are those of the mean client on its own test
     set, which only a simulation knows; a deployment does not score them.
     """
@@ -26,7 +28,7 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
         "round": t,
         **scores,
         "loss": finite(scores["loss"]),
-        "epsilon": finite(config.epsilon(t)),
+        "epsilon": finite(state.record.epsilon(config, experiment.plan)),
         "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
         "noise_norm": noise_norm(experiment, t - 1),
         "theta_norm": finite(float(np.linalg.norm(theta))),
