@@ -37,10 +37,9 @@ class Stateless(NamedTuple):
 class Program(ABC):
     r"""A kind of client.
 
-    What it discloses is stated by every class itself, in its own body: a class that only inherits
-    the `disclosure` of its base is refused when Python reads it, for whoever changes what a client
-    does must look at what it then discloses. Where that is the same, `return super().disclosure` says
-    so.
+    Every class states what it discloses, in its own body. One that only inherits the `disclosure`
+    of its base is refused when Python reads it: whoever changes what a client does must look at
+    what it then discloses. Where that is the same, `return super().disclosure` says so.
 
     Attributes:
         needs: the names that the server must broadcast.
@@ -126,7 +125,7 @@ def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> lis
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
-    return [client._replace(data=client.data.under(factors)) for client in clients]
+    return [client._replace(data=client.data.with_transform(factors)) for client in clients]
 
 
 def noisy_gradients(

@@ -105,6 +105,7 @@ def _run(arguments: list[str]) -> None:
     from omegaconf import DictConfig
 
     from fedsofim.config.compose import CONF, make_absolute, plain
+    from fedsofim.config.parts import offer
 
     def train(config: DictConfig) -> None:
         from fedsofim.runs.session import run
@@ -123,6 +124,7 @@ def _run(arguments: list[str]) -> None:
     def job(config: DictConfig) -> None:
         _reporting(lambda: train(config))  # here, or Hydra would add a line of its own
 
+    offer(arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come through to be told in one line
     sys.argv = ["fedsofim run", *arguments]
     with_config = hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")

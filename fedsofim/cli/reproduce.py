@@ -82,7 +82,7 @@ def _partition(lab: Lab, directory: Path, name: str) -> None:
     """Tables 13 and 14: who holds what, by our own draws."""
     for experiment, data in DATA.items():
         config = parse(compose([f"experiment={experiment}"]))
-        loaded = load(config.dataset)
+        loaded = load(config.extraction.dataset)
         parts = config.partition.split(loaded.train_y, loaded.classes, config.seed)
         stats = statistics(parts, loaded.train_y, loaded.classes)
         stem = directory / f"{name}-{config.dataset.name}"

@@ -35,7 +35,7 @@ def announce(config: Config, experiment: Experiment) -> None:
     plan, n = experiment.plan, config.partition.clients
     console.print(
         f"[bold]{config.strategy_name}[/] on {config.dataset.name}: {n} clients "
-        f"({config.partition.kind}), {config.rounds} rounds, {experiment.theta.size} parameters"
+        f"({config.partition.name}), {config.rounds} rounds, {experiment.theta.size} parameters"
     )
     if plan.releases == 0:
         console.print("nothing is sent: epsilon 0 for every record, without noise")

@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fedsofim.config.parts import offer
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.shipped import shipped
 
@@ -132,5 +133,6 @@ def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, An
 def _compose(overrides: Sequence[str]) -> DictConfig:
     import hydra
 
+    offer(overrides)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", list(overrides))

@@ -37,7 +37,7 @@ def _no_such_key(key: str, overrides: Sequence[str]) -> str:
             if isinstance(value, dict):
                 yield from names(value, f"{prefix}{name}.")
 
-    groups = [o for o in overrides if re.match(r"\w+=\w+$", o) and not o.startswith(f"{key}=")]
+    groups = [o for o in overrides if re.match(r"\w+=[\w.:]+$", o) and not o.startswith(f"{key}=")]
     try:
         close = difflib.get_close_matches(key, names(compose(groups)), n=1, cutoff=0.75)
     except Exception:  # something else is wrong as well

@@ -18,6 +18,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
 from fedsofim.data.datasets import load
+from fedsofim.data.own import Data
 from fedsofim.deploy import commands as deploy
 from fedsofim.federation.node import Node
 
@@ -64,7 +65,8 @@ def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
         The files, and how many classes there are.
     """
     config = parse(compose_told(list(overrides)))
-    data = load(config.dataset, config.extraction.file())
+    own = config.dataset
+    data = own.load() if isinstance(own, Data) else load(own, config.extraction.file())
     parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
     files = []
     for i, part in enumerate(parts):

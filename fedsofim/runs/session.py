@@ -18,12 +18,13 @@ from fedsofim.cli.terminal import announce, console, progress, show_result
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
 from fedsofim.reports import run_page as report
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
-from fedsofim.runs.evaluation import measure, personal_models, personal_scores
+from fedsofim.runs.evaluation import extra_scores, measure, personal_models, personal_scores
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
 
 
@@ -78,8 +79,9 @@ def _prepare(config: Config, engine: Run | None) -> Experiment:
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    with watching(console) as watch:
-        config.extraction.file(watch)
+    if not isinstance(config.dataset, Data):
+        with watching(console) as watch:
+            config.extraction.file(watch)
     return prepare(config)
 
 
@@ -148,6 +150,7 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         **{key: value for key, value in last.items() if key.startswith("accuracy_")},
+        **{key: last[key] for key in extra_scores(experiment, state) if key in last},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
         "noise_multiplier": plan.noise_multiplier,
