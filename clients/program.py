@@ -131,7 +131,7 @@ def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> lis
 def noisy_gradients(
     thetas: Array, clients: Sequence[Client], plan: Protection, noise: Noise, draw: int = 0
 ) -> Array:
-    r"""Each client's clipped, noisy mean gradient, Eq. (2): $(S_i + E_i) / |D_i|$.
+    r"""Each client's clipped, noisy mean gradient, Eqs. (1) and (2): $(S_i + E_i) / |D_i|$.
 
     $S_i$ is the sum of per-example gradients clipped to C and $E_i \sim N(0, (C z_i)^2 I)$. Each
     call is charged: it is $\mu$-GDP for every record of the client, as `Plan.events` says.
