@@ -28,6 +28,9 @@ class Covariance(Gradient):
     Attributes:
         bound: the largest norm of a record's features with the bias, B.
         setup_share: the part of the budget, of $\mu^2$, that the covariance spends.
+
+    >>> Covariance(bound=5.0, setup_share=0.05).disclosure.setup_share
+    0.05
     """
 
     setup_kind: ClassVar[str | None] = "covariance"

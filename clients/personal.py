@@ -47,6 +47,9 @@ class PersonalSteps(LocalSteps):
 
     Attributes:
         batch_size: how many records a step uses; all by default, and always with a budget.
+
+    >>> PersonalSteps(lr=0.1, steps=5, batch_size=100).disclosure.uses_part
+    True
     """
 
     keeps_models: ClassVar[bool] = True

@@ -26,7 +26,9 @@ def stack_key(config: Config) -> Hashable:
     """Configurations with equal keys can be stacked."""
     sent = config.strategy.broadcast(start(config.strategy, np.zeros((2, 2), np.float32)))
     return (
-        config.extraction,
+        config.dataset,
+        config.backbone,
+        config.features,
         config.partition,
         config.client,
         config.aggregation,

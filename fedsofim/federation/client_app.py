@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 
 from fedsofim.clients import Client
 from fedsofim.config.build import build
+from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
@@ -145,6 +146,9 @@ def _agreed(job: str) -> Config:
     values = json.loads(job)
     # Else they would be counted in a file that the server names, on this machine.
     require(values["partition"].get("clients") is not None, "partition.clients: say how many")
+    # Nor is code imported because a server names it: an owner installs it first.
+    own = ", ".join(own_parts(values))
+    require(not own, f"{own}: an owner runs only code that is installed here, under its own name")
     config = parse(values)
     if config.privacy.trust != "server":
         raise RefusedError(

@@ -64,6 +64,11 @@ class Examples(NamedTuple):
         """How many examples there are."""
         return int(self.x.shape[1])
 
+    @property
+    def labels(self) -> Array:
+        """The class of each example, `(N,)`."""
+        return np.asarray(self.target.argmax(axis=0))
+
     def part(self, which: slice | Array) -> "Examples":
         """Some of the examples: views of neighbours, else dense copies."""
         neighbours = isinstance(which, slice) and which.step is None
@@ -79,7 +84,7 @@ class Examples(NamedTuple):
         for start in range(0, self.size, size):
             yield self.part(slice(start, start + size))
 
-    def under(self, factors: Factors) -> "Examples":
+    def with_transform(self, factors: Factors) -> "Examples":
         """The same examples, whose gradients are transformed before they are clipped."""
         U_G, U_A, before = factors.U_G, factors.U_A, self.transformed
         if before is not None and np.array_equal(before.U_A, U_A):

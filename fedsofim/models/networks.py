@@ -154,11 +154,16 @@ class DeepRecords:
         """How many records there are."""
         return len(self.y)
 
+    @property
+    def labels(self) -> Array:
+        """The class of each record, `(N,)`."""
+        return self.y.numpy()
+
     def part(self, which: slice) -> "DeepRecords":
         """Some of the records."""
         return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
 
-    def under(self, factors: Factors) -> "DeepRecords":
+    def with_transform(self, factors: Factors) -> "DeepRecords":
         """The same records, whose gradients are transformed before they are clipped."""
         return DeepRecords(self.network, self.x, self.y, self.network.factor_pairs(factors))
 

@@ -39,10 +39,14 @@ class Records(Protocol):
     def size(self) -> int:
         """How many records there are."""
 
+    @property
+    def labels(self) -> Array:
+        """The class of each record, `(N,)`. Not private: for a test set."""
+
     def part(self, which: slice) -> Self:
         """Some of the records."""
 
-    def under(self, factors: Factors) -> Self:
+    def with_transform(self, factors: Factors) -> Self:
         """The same records, whose gradients are transformed before they are clipped."""
 
     def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:

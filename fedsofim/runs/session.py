@@ -19,6 +19,7 @@ import numpy as np
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import Stopped, require
+from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
@@ -165,10 +166,11 @@ def _prepare(config: Config, engine: Run | None, observer: Observer) -> Experime
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    try:
-        config.extraction.file(observer.watch)
-    finally:
-        observer.close()
+    if not isinstance(config.dataset, Data):
+        try:
+            config.extraction.file(observer.watch)
+        finally:
+            observer.close()
     return prepare(config)
 
 

@@ -114,7 +114,7 @@ def test_each_layers_gradients_are_autograds(name):
 def test_each_layers_transformed_gradient_is_the_explicit_product(name):
     network, records, theta = make(name)
     pairs, factors = some_factors(network)
-    ours = records.under(factors).gradients(theta)
+    ours = records.with_transform(factors).gradients(theta)
     for g, expected, (U_G, U_A) in zip(ours, autograd(network, records, theta), pairs, strict=True):
         for one, other in zip(g, expected, strict=True):
             product = U_G @ other.numpy() @ U_A
@@ -126,7 +126,7 @@ def test_each_layers_transformed_gradient_is_the_explicit_product(name):
 def test_one_clip_over_all_layers(kfc, clip):
     network, records, theta = make("cnn", n=11)
     if kfc:
-        records = records.under(some_factors(network)[1])
+        records = records.with_transform(some_factors(network)[1])
     whole = records.gradients(theta)
     flat = torch.cat([g.flatten(1) for g in whole], dim=1).numpy()
     norm = np.linalg.norm(flat, axis=1, keepdims=True)
@@ -144,7 +144,9 @@ def test_replacing_a_record_moves_the_sum_by_at_most_2c(seed):
     other[2] = torch.as_tensor(rng.standard_normal(other.shape[1:]) * 10.0 ** rng.integers(-3, 4))
     neighbour = network.records(other.numpy(), records.y.numpy())
     factors = some_factors(network, seed)[1]
-    a, b = (r.under(factors).clipped_gradient_sum(theta, 0.1) for r in (records, neighbour))
+    a, b = (
+        r.with_transform(factors).clipped_gradient_sum(theta, 0.1) for r in (records, neighbour)
+    )
     assert np.linalg.norm(a - b) <= 0.2 * (1 + 1e-9)
 
 
@@ -184,8 +186,8 @@ def test_a_network_without_hidden_layers_is_the_linear_head():
     factors = KFC(damping=1e-3).factors(theirs.curvature(square))
     for clip in (0.3, math.inf):
         np.testing.assert_allclose(
-            ours.under(factors).clipped_gradient_sum(theta, clip).reshape(square.shape),
-            theirs.under(factors).clipped_gradient_sum(square, clip),
+            ours.with_transform(factors).clipped_gradient_sum(theta, clip).reshape(square.shape),
+            theirs.with_transform(factors).clipped_gradient_sum(square, clip),
             rtol=1e-6,
         )
     assert ours.evaluate(theta) == pytest.approx(theirs.evaluate(square))
