@@ -9,10 +9,10 @@ demo: setup
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml constraints.txt fedsofim/models/kernel.c
+.venv/.ready: pyproject.toml setup.py constraints.txt fedsofim/models/kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[vision,test,tables,figures,lint]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,test,tables,figures,lint]'
 	touch $@
 
 test: setup
