@@ -15,8 +15,9 @@ setup: .venv/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,test,tables,figures,lint]'
 	touch $@
 
+# A process for each core, of one thread each; the tests of a file stay together.
 test: setup
-	$(BIN)/python -m pytest -q
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
