@@ -47,6 +47,10 @@ class Dataset(NamedTuple):
     probe_x: Array | None = None
 
 
+ARRAYS = (
+    "dataset=arrays: the records were given from Python and are not on disk; train with "
+    "fedsofim.run(data=(X, y)), and continue with fedsofim.resume(DIR, data=(X, y))"
+)
 OWNERS = "dataset=owners: the data is with its owners; only a deployment can train on it"
 
 
@@ -56,7 +60,8 @@ class DatasetConfig:
 
     Attributes:
         name: a data set's name; `npz` for a file of the user's, `folder` for a folder by class,
-            `owners` in a deployment whose server has no data, not even a test set.
+            `arrays` for records in memory, given from Python, and `owners` in a deployment whose
+            server has no data, not even a test set.
         path: a `.npz` file of features or of images, instead of the set's own files.
         root: the folder that holds the set's image files.
         classes: how many classes; by default one more than the largest label.
@@ -79,7 +84,7 @@ class DatasetConfig:
     holdout: float = 0.0
 
     def __post_init__(self) -> None:
-        names = [*CIFAR, *MEDMNIST, "folder", "npz", "owners"]
+        names = [*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners"]
         require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
         require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(

@@ -25,6 +25,7 @@ MAY = {
     "reports": {"core", "config", "runs", "studies"},
     "studies": MATHS | {"config", "runs", "engines", "reports", "cli"},
     "deploy": MATHS | {"config", "federation"},
+    "api": MATHS | {"config", "runs", "studies", "cli"},
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
 }
 # Modules of the maths that bring torch, for networks and images.

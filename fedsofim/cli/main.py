@@ -219,20 +219,11 @@ def _calibrate(arguments: list[str]) -> None:
         return print(CALIBRATE)
     from fedsofim.config.compose import compose
     from fedsofim.config.schema import parse
+    from fedsofim.runs.calibration import calibration
 
     overrides = [argument for argument in arguments if argument != "--json"]
     config = parse(_telling_config_errors(lambda: compose(overrides), overrides))
-    plan = config.plan()
-    require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
-    row = {
-        "epsilon": plan.epsilon(),
-        "delta": plan.delta,
-        "releases": plan.releases,
-        "noise_multiplier": plan.noise_multiplier,
-        "noise_std": plan.noise_std,
-        "mu": plan.mu(),
-        "client_noise_std": plan.client_noise_multiplier * plan.clip,
-    }
+    row = calibration(config)._asdict()
     if "--json" in arguments:
         print(json.dumps(row))
     else:

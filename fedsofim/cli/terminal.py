@@ -35,9 +35,10 @@ def console() -> Console:
 def bar(out: Console | None = None) -> Iterator[Callable[..., None]]:
     """A progress bar that goes when it is done; told `completed`, `total` and `description`."""
     out = out or console()
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn())
-    columns += (TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
+    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    left = TimeRemainingColumn()
+    quiet = not out.is_terminal
+    with Progress(*columns, left, console=out, transient=True, disable=quiet) as progress:
         task = progress.add_task("")
         yield lambda **told: progress.update(task, **told)
 
