@@ -139,5 +139,6 @@ def text(value: Any) -> str:
         return f"[{','.join(map(text, value))}]"
     if not isinstance(value, str | Path):
         raise ConfigError(f"{value!r}: not a number, a text, or a list of them")
-    plain = re.fullmatch(r"[\w./:-]+", str(value))
+    # A word that is no number and none of null, true and false needs no quotes.
+    plain = re.fullmatch(r"(?!(null|true|false|inf|nan)$)[a-z_/][\w./:-]*", str(value), re.A | re.I)
     return str(value) if plain else QuotedString(str(value), Quote.single).with_quotes()

@@ -71,7 +71,7 @@ def _inputs(given: Any, name: str) -> Array:
         f"{name}: has shape {x.shape}; give (records, features), or (records, channels, height, "
         "width) for a network",
     )
-    bad = int((~np.isfinite(x.reshape(len(x), -1))).any(axis=1).sum())
+    bad = int((~np.isfinite(x)).any(axis=tuple(range(1, x.ndim))).sum())
     require(bad == 0, f"{name}: NaN or infinite values in {bad} records")
     return x
 

@@ -73,9 +73,9 @@ def say_where(path: Path) -> None:
 class Terminal(Text):
     """A bar while a run trains and a table after it; plain lines where there is no terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Console | None = None) -> None:
         super().__init__()
-        self.console = console()
+        self.console = out or console()
         self._open = ExitStack()
         self._watch: Watch | None = None
         self._show: Callable[..., None] | None = None
@@ -95,6 +95,8 @@ class Terminal(Text):
     def announce(self, experiment: Experiment, epsilon: float, done: int) -> None:
         self.close()
         super().announce(experiment, epsilon, done)
+        if self._show is not None:
+            self._show(completed=done, refresh=True)  # before the first round is done
 
     def _tell(self, line: str) -> None:
         if not self.console.is_terminal:
