@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedsofim.clients.program import Client, Noise
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.head import examples_of
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
 
@@ -31,13 +32,17 @@ class Covariance(Gradient):
 
     setup_kind: ClassVar[str | None] = "covariance"
     bound: float
-    setup_share: float  # type: ignore[misc]
+    setup_share: float
 
     def __post_init__(self) -> None:
         bound = self.bound
         require(1e-6 <= bound <= 1e6, f"bound={bound}: must be between 1e-6 and 1e6")
         share = self.setup_share
         require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return replace(super().disclosure, setup_share=self.setup_share)
 
     def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array:
         unit = math.sqrt(2) if plan.adjacency == "replace-one" else 1.0

@@ -9,6 +9,7 @@ from fedsofim.clients.personal import TunedSteps, released_gradients
 from fedsofim.clients.program import Client, Noise
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -28,8 +29,13 @@ class FineTune(TunedSteps):
     """
 
     @property
-    def shares_noise(self) -> bool:
-        return self.steps == 1
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=self.steps == 1,  # a second step starts from the client's own first
+            record_moves_others=False,
+            uses_part=self.batch_size is not None,
+        )
 
     def init(self, theta: Array, clients: int) -> FineTuneState:
         return FineTuneState(np.zeros(clients, np.int64))

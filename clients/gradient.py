@@ -7,12 +7,22 @@ import numpy as np
 from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient(Program):
     """The client of DP-FedGD, DP-FedSOFIM and all that differ in the server's rule alone."""
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds,
+            shares_noise=True,
+            record_moves_others=False,
+            uses_part=False,
+        )
 
     @property
     def noise_gain(self) -> float:

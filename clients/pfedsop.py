@@ -9,6 +9,7 @@ from fedsofim.clients.personal import TunedSteps, released_gradients
 from fedsofim.clients.program import Client, Noise
 
 from fedsofim.core.arrays import Array, Scale
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -102,6 +103,10 @@ class PFedSOP(TunedSteps):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta", "drift", "lr", "rho", "sharpness"})
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return super().disclosure  # the personal step reads only what was released before
 
     def init(self, theta: Array, clients: int) -> PFedSOPState:
         own = np.repeat(theta[None], clients, axis=0)

@@ -14,6 +14,7 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Factors, Records
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
 from fedsofim.privacy.plan import Protection
 
@@ -36,44 +37,35 @@ class Stateless(NamedTuple):
 class Program(ABC):
     r"""A kind of client.
 
+    What it discloses is stated by every class itself, in its own body: a class that only inherits
+    the `disclosure` of its base is refused when Python reads it, for whoever changes what a client
+    does must look at what it then discloses. Where that is the same, it says so:
+    `return super().disclosure`.
+
     Attributes:
         needs: the names that the server must broadcast.
         setup_kind: the name of what `setup` releases, if it does.
-        setup_share: the part of the budget, of $\mu^2$, that `setup` spends.
         every_round: whether it works only if each client takes part in every round.
         keeps_models: whether each client has a model of its own.
-        sends: whether anything is sent in a round.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta"})
     setup_kind: ClassVar[str | None] = None
-    setup_share: ClassVar[float] = 0.0
     every_round: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
-    sends: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        require(
+            "disclosure" in vars(cls),
+            f"{cls.__name__}: does not state its disclosure; every kind of client must, in its own "
+            "body",
+        )
 
     @property
-    def uses_part(self) -> bool:
-        """Whether a step uses a part of a client's records, which `cost` does not account for."""
-        return False
-
-    @property
-    def shares_noise(self) -> bool:
-        """Whether clients may share the noise when only their sum is seen.
-
-        They may if a release is a clipped sum at the broadcast parameters plus Gaussian noise. They
-        may not if a client acts on its own release before it is summed: that step would be hidden
-        by its own small part of the noise alone.
-        """
-        return True
-
-    @property
-    def record_moves_others(self) -> bool:
-        """Whether adding or removing a record changes what the client does with its other records.
-
-        The clip then bounds replacing a record, but not adding or removing one.
-        """
-        return False
+    @abstractmethod
+    def disclosure(self) -> Disclosure:
+        """What this program discloses: all that the accountant knows of it."""
 
     @property
     def noise_gain(self) -> float | None:
@@ -83,16 +75,16 @@ class Program(ABC):
         """
         return None
 
-    def cost(self, rounds: int) -> float:
-        """How many releases of a clipped sum the first `rounds` rounds are worth."""
-        return rounds
-
     def init(self, theta: Array, clients: int) -> Any:
         """What clients remember before the first round: a NamedTuple of stacked arrays."""
         return Stateless()
 
     def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array | None:
-        """What each client sends once, before the first round, `(n, ...)`; nothing by default."""
+        """What each client sends once, before the first round, `(n, ...)`; nothing by default.
+
+        Whoever sends something says so in `setup_kind`, and pays with the disclosure's
+        `setup_share`.
+        """
         return None
 
     def personal(self, theta: Array, clients: Sequence[Client], state: Any) -> Array:

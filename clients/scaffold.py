@@ -9,6 +9,7 @@ from fedsofim.clients.program import Client, Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -33,8 +34,13 @@ class ScaffoldSteps(LocalSteps):
     every_round: ClassVar[bool] = True  # the server takes the mean change of c_i for that of all
 
     @property
-    def shares_noise(self) -> bool:
-        return False  # c_i remembers the client's own releases
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=False,  # c_i remembers the client's own releases
+            record_moves_others=False,
+            uses_part=False,
+        )
 
     def init(self, theta: Array, clients: int) -> ScaffoldState:
         return ScaffoldState(np.zeros((clients, *theta.shape), theta.dtype))

@@ -10,6 +10,7 @@ from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -34,15 +35,17 @@ class LocalSteps(Program):
         require(self.steps >= 1, f"steps={self.steps}: must be at least 1")
 
     @property
-    def shares_noise(self) -> bool:
-        return self.steps == 1
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=self.steps == 1,  # a second step starts from the client's own first
+            record_moves_others=False,
+            uses_part=False,
+        )
 
     @property
     def noise_gain(self) -> float:
         return self.lr * math.sqrt(self.steps)
-
-    def cost(self, rounds: int) -> float:
-        return rounds * self.steps
 
     def release(
         self,

@@ -11,6 +11,7 @@ from fedsofim.clients.program import Client, Noise, Program
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
 
@@ -57,8 +58,13 @@ class Tree(Program):
         require(self.batches >= 1, f"batches={self.batches}: must be at least 1")
 
     @property
-    def record_moves_others(self) -> bool:
-        return self.batches > 1  # the records behind it would come to another turn
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=self._releases,
+            shares_noise=True,
+            record_moves_others=self.batches > 1,  # those behind it would come to another turn
+            uses_part=False,  # in a round, yes; the releases count the turns
+        )
 
     @property
     def height(self) -> int:
@@ -66,7 +72,8 @@ class Tree(Program):
         leaves = self.batches if self.batches > 1 else self.rounds
         return (leaves - 1).bit_length() if self.tree == "binary" else 0
 
-    def cost(self, rounds: int) -> float:
+    def _releases(self, rounds: int) -> float:
+        """What the first rounds of the tree are worth, counted in leaves."""
         require(
             rounds <= self.rounds,
             f"client.rounds={self.rounds}: the tree is too small for {rounds}",

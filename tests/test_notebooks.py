@@ -51,4 +51,7 @@ def test_the_first_steps_can_be_taken(executed, tmp_path):
     assert "nothing is left of it after 30 rounds" in told
     images = [o for c in notebook.cells for o in c.get("outputs", []) if "image/png" in str(o)]
     assert len(images) == 1
-    assert {p.name for p in tmp_path.iterdir()} <= {"ipython", "temporary"}  # nothing is written beside it
+    assert {p.name for p in tmp_path.iterdir()} <= {
+        "ipython",
+        "temporary",
+    }  # nothing is written beside it

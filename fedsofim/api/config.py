@@ -1,14 +1,13 @@
 """A run's settings from Python: the keys of the command line, by the same names."""
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsofim.config import schema
-from fedsofim.config.compose import CONF, make_absolute
-from fedsofim.config.overrides import compose_told
+from fedsofim.config.compose import CONF, compose, make_absolute
+from fedsofim.config.overrides import nearest
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.runs.record import dotted
 
@@ -66,7 +65,7 @@ class Config:
         base = settings.settings if isinstance(settings, Config) else {}
         given = settings if isinstance(settings, Mapping) else {}
         self.settings = {**base, **dict(named(given)), **dict(named(words))}
-        values = compose_told([f"{key}={text(value)}" for key, value in self.settings.items()])
+        values = compose([f"{key}={text(value)}" for key, value in self.settings.items()])
         make_absolute(values, Path.cwd())
         self._take(values)
 
@@ -114,8 +113,8 @@ def named(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _no_such_key(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "'fedsofim run --help' lists them"
+    found = nearest(name, known)
+    hint = f"did you mean {' or '.join(found)}?" if found else "'fedsofim run --help' has all"
     return f"{name}: no such key; {hint}"
 
 

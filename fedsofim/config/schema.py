@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
 from fedsofim.clients import CLIENTS, Program
 from fedsofim.config.build import build
+from fedsofim.config.checks import check
 from fedsofim.core.errors import ConfigError, choose, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
@@ -20,8 +19,7 @@ from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
 from fedsofim.models.kinds import MODELS, Head, Model
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
 from fedsofim.strategies import STRATEGIES, Rule
-from fedsofim.strategies.rule import start
-from fedsofim.transforms.kfc import TRANSFORMS, Oracle, Transform
+from fedsofim.transforms.kfc import TRANSFORMS, Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,62 +118,7 @@ class Config:
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
-        n, least = self.schedule.size, self.engine.min_clients
-        require(
-            least is None or least <= n,
-            f"engine.min_clients={least}: a round has only {n} clients",
-        )
-        require(
-            self.privacy.trust == "server" or least in (None, n),
-            f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
-            "carries too little noise",
-        )
-        require(
-            not self.client.every_round
-            or (least in (None, n) and self.engine.on_missing != "skip"),
-            f"engine.min_clients, engine.on_missing=skip: the clients of "
-            f"strategy={self.strategy_name} must take part in every round",
-        )
-        require(
-            self.schedule.size == self.partition.clients or not self.client.every_round,
-            f"participation={self.participation}: the clients of strategy={self.strategy_name} "
-            "must take part in every round",
-        )
-        blank = np.zeros((2, 2), np.float32)
-        sent = self.strategy.broadcast(start(self.strategy, blank))
-        expects = self.strategy.release_shape(blank) != (0,)
-        require(
-            self.client.needs <= sent.keys()
-            and self.client.setup_kind == self.strategy.setup_kind
-            and self.client.sends == expects,
-            f"client={type(self.client).__name__}: does not go with strategy={self.strategy_name}",
-        )
-        require(
-            self.privacy.trust == "server" or self.client.shares_noise,
-            "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
-            "which the shared noise does not hide; use trust=server",
-        )
-        require(
-            self.privacy.adjacency == "replace-one" or not self.client.record_moves_others,
-            "privacy.adjacency=add-remove: adding a record would change which records take turns "
-            "together; use replace-one, or client.batches=1",
-        )
-        require(
-            not (self.client.uses_part and self.private),
-            "client.batch_size: a step is charged to all records of a client, so with a budget it "
-            "uses them all; give client.batch_size=null, or privacy=none",
-        )
-        require(
-            self.model.linear or (self.client.setup_kind is None and not self.client.keeps_models),
-            f"strategy={self.strategy_name}: reads features, and so needs model=head",
-        )
-        z, oracle = self.privacy.noise_multiplier, self.transform
-        noisy = z != 0 if z is not None else math.isfinite(self.privacy.epsilon)
-        require(
-            not (isinstance(oracle, Oracle) and noisy) or oracle.i_know_this_is_not_private,
-            "transform=oracle: reads private records, which no noise then hides; use privacy=none, "
-            "or say transform.i_know_this_is_not_private=true",
-        )
+        check(self)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -218,14 +161,14 @@ class Config:
                 releases=releases,
                 clients=self.schedule.size,
                 aggregation=self.aggregation,
-                setup_share=self.client.setup_share,
+                setup_share=self.client.disclosure.setup_share,
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None
 
     def cost(self, rounds: int) -> float:
         """How many releases the first `rounds` rounds are worth to a record of any client."""
-        return self.client.cost(self.schedule.busiest(rounds))
+        return self.client.disclosure.releases(self.schedule.busiest(rounds))
 
     def epsilon(self, rounds: int | None = None) -> float:
         """The epsilon spent after `rounds` rounds, after all by default; `inf` for no promise."""

@@ -12,18 +12,15 @@ class ConfigError(ValueError):
 
 
 class Stopped(Exception):  # noqa: N818 - a wish that was followed, not an error
-    """A run was asked to stop, and stopped after a whole round.
+    """Somebody asked to stop, and nothing is lost; the message is one line that says how to go on.
 
     Attributes:
-        path: the run's directory, from which it can be continued; `None` if it has none.
+        path: the directory from which to go on, if there is one.
     """
 
-    def __init__(self, done: int, rounds: int, path: Path | None) -> None:
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
         self.path = path
-        how = "It was not written, and cannot be continued."
-        if path is not None:
-            how = f"Continue with: fedsofim resume {path}"
-        super().__init__(f"Stopped after round {done} of {rounds}. {how}")
 
 
 def require(condition: bool, message: str) -> None:

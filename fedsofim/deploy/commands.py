@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import ConfigError, require
 
 # The name under which 'flwr run' and 'flwr supernode' know the server.
@@ -20,15 +21,20 @@ ENVIRONMENT = {
 }
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run one of the commands."""
-    parser = argparse.ArgumentParser(prog="fedsofim deploy", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> Parser:
+    """The commands and their options."""
+    made = Parser(prog="fedsofim deploy", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
     _server_arguments(commands.add_parser("server", help="certificates, and a server with TLS"))
     _register_arguments(commands.add_parser("register", help="let clients in, by public key"))
     _client_arguments(commands.add_parser("client", help="a client on its owner's data file"))
     _rehearse_arguments(commands.add_parser("rehearse", help="all of it on this machine"))
-    chosen = parser.parse_args(list(arguments))
+    return made
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one of the commands."""
+    chosen = parser().parse_args(list(arguments))
     chosen.run(chosen)
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsofim.config.overrides import compose_told
+from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
-from fedsofim.data.datasets import load
 from fedsofim.deploy import commands as deploy
 from fedsofim.federation.node import Node
+from fedsofim.runs.experiment import load_divided
 
 START = 60.0  # seconds that the server may take to come up
 
@@ -63,9 +63,8 @@ def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
     Returns:
         The files, and how many classes there are.
     """
-    config = parse(compose_told(list(overrides)))
-    data = load(config.dataset, config.extraction.file())
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+    config = parse(compose(list(overrides)))
+    data, parts = load_divided(config)
     files = []
     for i, part in enumerate(parts):
         files.append(folder / f"client{i}" / "records.npz")

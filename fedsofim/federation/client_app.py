@@ -6,7 +6,7 @@ Which of the two it is, the node's own config says, never the server: a node who
 
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.rng import noise_of
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
 from fedsofim.federation.messages import pack, unpack
@@ -28,7 +28,7 @@ from fedsofim.federation.owner import Owner, untold
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.ledger import RefusedError
 from fedsofim.privacy.plan import Plan
-from fedsofim.runs.experiment import divide, load_data
+from fedsofim.runs.experiment import clients_of, load_divided
 
 app = ClientApp()
 Arrays = dict[str, Array]
@@ -116,9 +116,7 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 def _simulated(values: Values) -> SimulatedClients:
     config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
-    t = values["round"]
-    key = (Purpose.SETUP_NOISE, 0) if t == SETUP else (Purpose.NOISE, t)
-    noise = partial(stream, config.seed, *key)
+    noise = noise_of(config.seed, values["round"])
     return SimulatedClients(config.client, plan, chosen, noise)
 
 
@@ -126,10 +124,9 @@ def _simulated(values: Values) -> SimulatedClients:
 def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
     """The clients of a simulation, made once in each process."""
     config = parse(json.loads(job))
-    data = load_data(config)
+    data, parts = load_divided(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    return config, config.plan(), divide(network, data, parts)
+    return config, config.plan(), clients_of(network, data, parts)
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:

@@ -132,7 +132,8 @@ class Owner:
             if saved is not None and saved.digest == digest:
                 return saved.release, charged
             before = self._memory(program, received["theta"], saved, made)
-            count = program.cost(made + 1) - program.cost(made)
+            releases = program.disclosure.releases
+            count = releases(made + 1) - releases(made)
             event = event_of(plan, count, self.ledger.budget.adjacency)
             self._charge(request, digest_of(program, plan), event)
             try:

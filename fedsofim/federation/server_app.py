@@ -18,8 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedsofim.config.compose import make_absolute
-from fedsofim.config.overrides import compose_told
+from fedsofim.config.compose import compose, make_absolute
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
@@ -76,7 +75,7 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
 
 
 def _compose(overrides: str) -> dict[str, Any]:
-    values = compose_told(["engine=flower", *shlex.split(overrides)])
+    values = compose(["engine=flower", *shlex.split(overrides)])
     require(values["engine"]["name"] == "flower", "engine: 'flwr run' chooses it")
     make_absolute(values, editable_root() or Path.cwd())
     output = values["output"]

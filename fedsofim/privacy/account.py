@@ -8,9 +8,9 @@ import hashlib
 import math
 from typing import NamedTuple
 
-from fedsofim.clients.program import Program
 from fedsofim.core.participation import SETUP
 from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.disclosure import Discloses
 from fedsofim.privacy.ledger import Ledger, RefusedError
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 from fedsofim.privacy.plan import Plan
@@ -37,7 +37,7 @@ def setup_event(plan: Plan, adjacency: Adjacency) -> GaussianEvent | None:
     return GaussianEvent(setup.sensitivity * factor, setup.std)
 
 
-def digest_of(program: Program, plan: Plan) -> str:
+def digest_of(program: Discloses, plan: Plan) -> str:
     """A name for the terms: all that decides what a client computes and is charged."""
     return hashlib.sha256(repr((program, plan)).encode()).hexdigest()
 
@@ -66,9 +66,10 @@ def account(ledger: Ledger, run: str) -> Account:
     return Account(len(rounds), float(sum(rounds)), len(rounds) < len(mine), terms)
 
 
-def agreed(ledger: Ledger, program: Program, plan: Plan, run: str) -> Account:
+def agreed(ledger: Ledger, program: Discloses, plan: Plan, run: str) -> Account:
     """The account of a run, if its charges are right for this program on these terms."""
-    moved = program.record_moves_others or program.uses_part
+    disclosure = program.disclosure
+    moved = disclosure.record_moves_others or disclosure.uses_part
     if moved and ledger.budget.adjacency == "add-remove":
         raise RefusedError(
             "the owner's budget is for adding or removing a record, which would change what this "
@@ -80,10 +81,11 @@ def agreed(ledger: Ledger, program: Program, plan: Plan, run: str) -> Account:
     return known
 
 
-def check_ahead(ledger: Ledger, program: Program, plan: Plan, *, run: str, rounds: int) -> None:
+def check_ahead(ledger: Ledger, program: Discloses, plan: Plan, *, run: str, rounds: int) -> None:
     """Refuse a run that the budget does not cover to its end: better now than in the middle."""
     known = agreed(ledger, program, plan, run)
-    left = max(0.0, program.cost(rounds) - program.cost(min(known.made, rounds)))
+    releases = program.disclosure.releases
+    left = max(0.0, releases(rounds) - releases(min(known.made, rounds)))
     events = [event_of(plan, left, ledger.budget.adjacency)]
     setup = setup_event(plan, ledger.budget.adjacency)
     ledger.check(events if setup is None or known.set_up else [setup, *events])

@@ -55,12 +55,11 @@ class Experiment(NamedTuple):
         return 1 if self.deployed else self.config.output.checkpoint_every
 
 
-def prepare(config: Config, data: Dataset | None = None) -> Experiment:
+def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     """Load the data, if they are not given, divide them and draw the initial parameters."""
-    data = load_data(config) if data is None else data
+    data, parts = load_divided(config, given)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    clients = divide(network, data, parts)
+    clients = clients_of(network, data, parts)
     theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
@@ -74,8 +73,16 @@ def prepare(config: Config, data: Dataset | None = None) -> Experiment:
     return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
 
 
-def load_data(config: Config) -> Dataset:
-    """The data as the model takes it: images for a network where there are any, else features."""
+def load_divided(config: Config, given: Dataset | None = None) -> tuple[Dataset, list[Array]]:
+    """The data as the model takes it, and which training records each client holds.
+
+    A network takes images where there are any; all else takes features.
+    """
+    data = _load(config) if given is None else given
+    return data, config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+
+
+def _load(config: Config) -> Dataset:
     dataset = config.dataset
     images = dataset.holds_images() if dataset.path else dataset.embedded is None
     if images and not config.model.linear:
@@ -83,7 +90,7 @@ def load_data(config: Config) -> Dataset:
     return load(dataset, config.extraction.file())
 
 
-def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
+def clients_of(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
     """The clients, each with its part of the training records."""
     return [
         Client(i, network.records(data.train_x[part], data.train_y[part]))

@@ -123,7 +123,9 @@ class Record(NamedTuple):
 def cost(config: Config, since: int, t: int) -> float:
     """How many releases rounds `since` to `t` are worth to a record of any client."""
     busy = config.schedule.busiest(t, since)
-    return config.client.cost(since + busy) - config.client.cost(since)
+    return config.client.disclosure.releases(since + busy) - config.client.disclosure.releases(
+        since
+    )
 
 
 def opened(config: Config, plan: Plan) -> Record:
@@ -172,9 +174,9 @@ def noise_for_the_rest(config: Config, record: Record, t: int) -> float:
     stays within a budget that was set (Smith & Thakurta 2022).
     """
     privacy, rounds = config.privacy, config.rounds
-    every = config.client.cost(1)
+    every = config.client.disclosure.releases(1)
     require(
-        math.isclose(config.client.cost(rounds), rounds * every),
+        math.isclose(config.client.disclosure.releases(rounds), rounds * every),
         f"rounds={rounds}: the noise of strategy={config.strategy_name} spans rounds, so a run "
         "cannot be extended; start a new one",
     )

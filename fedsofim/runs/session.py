@@ -257,7 +257,7 @@ def _train(
             if place and latest is not saved:
                 place.checkpoint(latest)
     if stop.requested and latest.server.t < config.rounds:
-        raise Stopped(latest.server.t, config.rounds, place.path if place else None)
+        raise _stopped(latest.server.t, config.rounds, place.path if place else None)
     return latest, rows
 
 
@@ -285,3 +285,8 @@ def _stop_requests() -> Iterator[_Stop]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _stopped(done: int, rounds: int, path: Path | None) -> Stopped:
+    how = f"Continue with: fedsofim resume {path}" if path else "It was not written."
+    return Stopped(f"Stopped after round {done} of {rounds}. {how}", path)

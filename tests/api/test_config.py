@@ -67,7 +67,7 @@ def test_short_words_stand_for_keys_that_exist():
         ({"stratgy": "sofim"}, "stratgy: no such key; did you mean strategy?"),
         ({"strategy.lrr": 1}, "strategy.lrr: no such key; did you mean strategy.lr?"),
         ({"strategy": {"name": "sofim", "roh": 1}}, "did you mean strategy.rho?"),
-        ({"zzzzz": 1}, "zzzzz: no such key; 'fedsofim run --help' lists them"),
+        ({"zzzzz": 1}, "zzzzz: no such key; 'fedsofim run --help' has all"),
         ({"strategy": "sofimm"}, "strategy=sofimm: unknown; choose one of"),
         ({"epsilon": 0}, "privacy.epsilon=0.0: must be > 0"),
         ({"rounds": 1.5}, "rounds=1.5: must be a whole number"),

@@ -24,6 +24,7 @@ from fedsofim.strategies.scaffold import Scaffold
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.rate import Rate
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.models import head
 from fedsofim.privacy.plan import Plan
@@ -79,8 +80,8 @@ def train(rule, program, clients, plan, rounds=ROUNDS):
 
 
 def test_fedavg_with_one_step_is_fedgd():
-    avg, _ = train(FedAvg(lr=0.7), LocalSteps(lr=0.3, steps=1), population(), plan(z=2.0))
-    gd, _ = train(FedGD(lr=0.7 * 0.3), Gradient(), population(), plan(z=2.0))
+    avg, _ = train(FedAvg(rate=Rate(0.7)), LocalSteps(lr=0.3, steps=1), population(), plan(z=2.0))
+    gd, _ = train(FedGD(rate=Rate(0.7 * 0.3)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_allclose(avg, gd, rtol=1e-13, atol=1e-14)
 
 
@@ -98,15 +99,15 @@ def test_scaffold_without_control_variates_is_fedavg():
 
 def test_adafedprox_without_pull_is_fedavg_and_with_it_is_not():
     prox, client = STRATEGIES["adafedprox"], LocalSteps(lr=0.3, steps=4)
-    without, _ = train(prox(lr=1.0, mu=0.0), client, population(), plan(z=2.0))
-    fedavg, _ = train(FedAvg(lr=1.0), client, population(), plan(z=2.0))
-    pulled, _ = train(prox(lr=1.0, mu=0.5), client, population(), plan(z=2.0))
+    without, _ = train(prox(rate=Rate(1.0), mu=0.0), client, population(), plan(z=2.0))
+    fedavg, _ = train(FedAvg(rate=Rate(1.0)), client, population(), plan(z=2.0))
+    pulled, _ = train(prox(rate=Rate(1.0), mu=0.5), client, population(), plan(z=2.0))
     np.testing.assert_array_equal(without, fedavg)
     assert np.abs(pulled - fedavg).max() > 1e-3
 
 
 def test_the_pull_fades_and_stops_at_a_tenth():
-    rule = STRATEGIES["adafedprox"](lr=1.0, mu=0.2)
+    rule = STRATEGIES["adafedprox"](rate=Rate(1.0), mu=0.2)
     state = start(rule, np.zeros((2, 2)))
     pulls = [float(rule.broadcast(state._replace(t=t))["mu"]) for t in (0, 3, 99, 10_000)]
     np.testing.assert_allclose(pulls, [0.2, 0.1, 0.02, 0.02])
@@ -115,24 +116,27 @@ def test_the_pull_fades_and_stops_at_a_tenth():
 def test_ftrl_with_an_identity_tree_is_fedgd():
     tree = Tree(rounds=ROUNDS, tree="identity")
     ftrl, _ = train(STRATEGIES["ftrl"](lr=0.2), tree, population(), plan(z=2.0))
-    gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
+    gd, _ = train(FedGD(rate=Rate(0.2)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_array_equal(ftrl, gd)
 
 
 def test_fedfc_with_a_large_gamma_is_scaled_fedgd():
     gamma, client = 1e9, Covariance(bound=3.0, setup_share=0.5)
     fc, _ = train(
-        FedFC(lr=0.2 * gamma, gamma=gamma), client, population(), plan(z=2.0, setup_share=0.5)
+        FedFC(rate=Rate(0.2 * gamma), gamma=gamma),
+        client,
+        population(),
+        plan(z=2.0, setup_share=0.5),
     )
-    gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
+    gd, _ = train(FedGD(rate=Rate(0.2)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_allclose(fc, gd, rtol=1e-6)
 
 
 def test_fedfc_preconditions_with_the_inverse_covariance():
     clients = population()
-    rule, client = FedFC(lr=1.0, gamma=0.5), Covariance(bound=1e6, setup_share=0.5)
+    rule, client = FedFC(rate=Rate(1.0), gamma=0.5), Covariance(bound=1e6, setup_share=0.5)
     theta, _ = train(rule, client, clients, plan(clip=math.inf), rounds=1)
-    first, _ = train(FedGD(lr=1.0), Gradient(), clients, plan(clip=math.inf), rounds=1)
+    first, _ = train(FedGD(rate=Rate(1.0)), Gradient(), clients, plan(clip=math.inf), rounds=1)
     x0 = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
     C = np.mean([c.data.x @ c.data.x.T / c.data.size for c in clients], axis=0)
     expected = x0 - (x0 - first) @ np.linalg.inv(C + 0.5 * np.eye(FEATURES + 1))
@@ -140,7 +144,7 @@ def test_fedfc_preconditions_with_the_inverse_covariance():
 
 
 def test_adam_is_torchs():
-    rule = FedAdam(lr=0.1, beta1=0.8, beta2=0.99, tau=1e-3)
+    rule = FedAdam(rate=Rate(0.1), beta1=0.8, beta2=0.99, tau=1e-3)
     rng = np.random.default_rng(0)
     theta = rng.standard_normal((2, 3))
     reference = torch.nn.Parameter(torch.tensor(theta))
@@ -155,7 +159,7 @@ def test_adam_is_torchs():
 
 
 def test_yogi_is_its_definition():
-    rule = FedYogi(lr=0.1, beta1=0.9, beta2=0.8, tau=0.01)
+    rule = FedYogi(rate=Rate(0.1), beta1=0.9, beta2=0.8, tau=0.01)
     rng = np.random.default_rng(0)
     state = start(rule, rng.standard_normal(5))
     theta, m, v = state.theta.copy(), np.zeros(5), np.full(5, 0.01**2)
@@ -176,7 +180,7 @@ def test_yogi_is_its_definition():
 
 def test_scaffolds_control_variates_persist_as_by_hand():
     lr, K, eta_s, clients = 0.3, 2, 0.5, population()
-    rule = Scaffold(lr=eta_s, client_lr=lr, local_steps=K)
+    rule = Scaffold(rate=Rate(eta_s), client_lr=lr, local_steps=K)
     no_clip = plan(clip=math.inf)
     theta, memory = train(rule, ScaffoldSteps(lr=lr, steps=K), clients, no_clip, rounds=3)
 
@@ -232,7 +236,7 @@ def noise_matrix(program, rounds, size=1):
 
 
 def test_a_full_tree_of_70_rounds_costs_8162():
-    assert Tree(rounds=70).cost(70) == 8162
+    assert Tree(rounds=70).disclosure.releases(70) == 8162
     leaves = [2**level for level in range(7) for _ in range(70 >> level)]
     assert sum(n**2 for n in leaves) == 8162
 
@@ -262,8 +266,10 @@ def test_a_batched_tree_restarts_and_is_completed():
     variance = (prefix**2).sum(axis=1)
     np.testing.assert_array_equal(variance[4::5], [1, 2, 3])  # one draw for a completed epoch
     np.testing.assert_array_equal(variance[:4], [1, 1, 2, 1])
-    assert program.cost(rounds) == 3 * (3 + 1)  # three epochs, a leaf is under 4 nodes
-    assert program.cost(1) == 4
+    assert program.disclosure.releases(rounds) == 3 * (
+        3 + 1
+    )  # three epochs, a leaf is under 4 nodes
+    assert program.disclosure.releases(1) == 4
 
 
 def test_in_batched_mode_each_record_takes_part_once_an_epoch():
@@ -289,8 +295,8 @@ PROGRAMS = {
 
 
 def test_every_local_step_is_charged():
-    assert LocalSteps(lr=0.1, steps=5).cost(70) == 350
-    assert ScaffoldSteps(lr=0.1, steps=7).cost(70) == 490
+    assert LocalSteps(lr=0.1, steps=5).disclosure.releases(70) == 350
+    assert ScaffoldSteps(lr=0.1, steps=7).disclosure.releases(70) == 490
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -299,7 +305,8 @@ def test_released_noise_is_what_the_accountant_was_told(name):
     program, z, C, size, n = PROGRAMS[name], 1e5, 2.0, 8, 400
     one = population(sizes=(size,))[0]
     clients = [Client(i, one.data) for i in range(n)]
-    told = plan(z=z, clip=C, releases=program.cost(4), setup_share=program.setup_share)
+    stated = program.disclosure
+    told = plan(z=z, clip=C, releases=stated.releases(4), setup_share=stated.setup_share)
     theta = np.zeros((CLASSES, FEATURES + 1))
     received = {"theta": theta, "c": theta}
     memory, released = program.init(theta, n), []

@@ -1,0 +1,54 @@
+"""The clients' side of a round, in one process: from what they receive to their aggregate."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedsofim.clients import Client
+from fedsofim.clients.program import transformed
+from fedsofim.config.schema import Config
+from fedsofim.core.arrays import Array, put, take
+from fedsofim.core.participation import SETUP
+from fedsofim.core.rng import noise_of
+from fedsofim.privacy.plan import Protection
+from fedsofim.strategies.rule import aggregate
+
+
+class Simulation:
+    """All clients of a run, or of a stack of runs on the same records.
+
+    Args:
+        config: the run's, or the first of a stack: what all of them share.
+        clients: with their records.
+        plan: the clip and the noise, of one run or stacked.
+    """
+
+    def __init__(self, config: Config, clients: Sequence[Client], plan: Protection) -> None:
+        self.config, self.plan = config, plan
+        self.clients = list(clients)  # under the last transform that was received
+        self.sizes = np.array([client.data.size for client in clients])
+
+    def set_up(self) -> Array | None:
+        """The aggregate of what clients release before the first round, if they do."""
+        noise = noise_of(self.config.seed, SETUP)
+        released = self.config.client.setup(self.clients, self.plan, noise)
+        if released is None:
+            return None
+        return aggregate(released, self.sizes, self.config.aggregation)
+
+    def round(self, t: int, received: Mapping[str, Array], memory: Any) -> tuple[Array, Any]:
+        """The aggregate of round `t`, and what the clients remember after it.
+
+        Args:
+            t: the round, from 0.
+            received: what the server broadcast, by name; arrays may be stacked.
+            memory: what all clients remember, stacked by client.
+        """
+        config, noise = self.config, noise_of(self.config.seed, t)
+        present = config.schedule.present(t)
+        self.clients = transformed(self.clients, received)
+        group, remembered = [self.clients[i] for i in present], take(memory, present)
+        releases, new = config.client.release(received, group, remembered, self.plan, noise)
+        G = aggregate(releases, self.sizes[present], config.aggregation)
+        return G, put(memory, present, new)
