@@ -21,7 +21,7 @@ MEDMNIST = (  # the 2D sets
     *("organcmnist", "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist"),
 )
 MEDMNIST_SIZES = (28, 64, 128, 224)
-NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "owners")
+NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners")
 
 
 class Dataset(NamedTuple):
@@ -48,6 +48,10 @@ class Dataset(NamedTuple):
     probe_x: Array | None = None
 
 
+ARRAYS = (
+    "dataset=arrays: the records were given from Python and are not on disk; train with "
+    "fedsofim.run(data=(X, y)), and continue with fedsofim.resume(DIR, data=(X, y))"
+)
 OWNERS = "dataset=owners: the data is with its owners; only a deployment can train on it"
 
 
@@ -57,7 +61,8 @@ class DatasetConfig:
 
     Attributes:
         name: a data set's name; `npz` for a file of the user's, `folder` for a folder by class,
-            `owners` in a deployment whose server has no data, not even a test set.
+            `arrays` for records in memory, given from Python, and `owners` in a deployment whose
+            server has no data, not even a test set.
         path: a `.npz` file of features or of images, instead of the set's own files.
         root: the folder that holds the set's image files.
         classes: how many classes; by default one more than the largest label.

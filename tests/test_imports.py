@@ -24,6 +24,7 @@ MAY = {
     "federation": MATHS | {"config", "runs", "engines"},
     "reports": {"core", "config", "runs", "studies"},
     "studies": MATHS | {"config", "runs", "engines", "reports", "cli"},
+    "api": MATHS | {"config", "runs", "studies", "cli"},
     "deploy": MATHS | {"config", "federation", "runs"},
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
 }

@@ -35,9 +35,10 @@ def console() -> Console:
 def bar(out: Console | None = None) -> Iterator[Callable[..., None]]:
     """A progress bar that goes when it is done; told `completed`, `total` and `description`."""
     out = out or console()
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn())
-    columns += (TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
+    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    left = TimeRemainingColumn()
+    quiet = not out.is_terminal
+    with Progress(*columns, left, console=out, transient=True, disable=quiet) as progress:
         task = progress.add_task("")
         yield lambda **told: progress.update(task, **told)
 
@@ -72,9 +73,9 @@ def say_where(path: Path) -> None:
 class Terminal(Text):
     """A bar while a run trains and a table after it; plain lines where there is no terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Console | None = None) -> None:
         super().__init__()
-        self.console = console()
+        self.console = out or console()
         self._open = ExitStack()
         self._watch: Watch | None = None
         self._show: Callable[..., None] | None = None
@@ -94,6 +95,8 @@ class Terminal(Text):
     def announce(self, experiment: Experiment, epsilon: float, done: int) -> None:
         self.close()
         super().announce(experiment, epsilon, done)
+        if self._show is not None:
+            self._show(completed=done, refresh=True)  # before the first round is done
 
     def _tell(self, line: str) -> None:
         if not self.console.is_terminal:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedsofim.core.arrays import flatten, unflatten
+from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import write_whole
 from fedsofim.runs.experiment import RunState
@@ -146,6 +146,11 @@ class RunDir:
         with self._saved() as saved:
             record: Record = unflatten(_record_like(saved), saved, "record.")
         return record
+
+    def parameters(self) -> tuple[Array, int]:
+        """The saved parameters, and how many rounds they are of."""
+        with self._saved() as saved:
+            return saved["server.theta"], int(saved["server.t"])
 
     @contextmanager
     def _saved(self) -> Iterator[dict[str, Any]]:

@@ -64,6 +64,7 @@ def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
+    record["shape"] = list(data.train_x.shape[1:])
     test = network.records(data.test_x, data.test_y)
     own_tests: Sequence[Examples] = ()
     if config.client.keeps_models and test.size:

@@ -35,13 +35,13 @@ class Released(NamedTuple):
         start: how many rounds were done when this noise came into use; `SETUP` before the first.
         sensitivity: how far one record moves what was released.
         std: of the noise on it.
-        count: how many such releases there were.
+        times: how many such releases there were.
     """
 
     start: Array
     sensitivity: Array
     std: Array
-    count: Array
+    times: Array
 
     @classmethod
     def blank(cls, rows: int = 0) -> "Released":
@@ -62,17 +62,17 @@ class Released(NamedTuple):
                 return self
             row = (start, event.sensitivity, event.std, event.count)
             return Released(*(np.append(a, x) for a, x in zip(self, row, strict=True)))
-        return self._replace(count=np.where(same, np.maximum(self.count, event.count), self.count))
+        return self._replace(times=np.where(same, np.maximum(self.times, event.count), self.times))
 
     def events(self) -> list[GaussianEvent]:
         """All of it, for the accountant."""
-        columns = (self.sensitivity.tolist(), self.std.tolist(), self.count.tolist())
+        columns = (self.sensitivity.tolist(), self.std.tolist(), self.times.tolist())
         return [GaussianEvent(*row) for row in zip(*columns, strict=True)]
 
     @property
     def rounds(self) -> float:
         """The releases made in rounds, without the one before the first."""
-        return float(self.count[self.start != SETUP].sum())
+        return float(self.times[self.start != SETUP].sum())
 
     def mu(self) -> float:
         """The GDP parameter of all releases together."""
@@ -106,7 +106,7 @@ class Record(NamedTuple):
         released = self.released
         if plan.setup_share and self.start == 0:
             released = released.charged(SETUP, plan.events(0)[0])
-        told -= float(released.count[(released.start >= 0) & (released.start < self.start)].sum())
+        told -= float(released.times[(released.start >= 0) & (released.start < self.start)].sum())
         count = max(cost(config, self.start, t), told)
         bound = sensitivity(plan.clip, plan.adjacency)
         event = GaussianEvent(bound, plan.noise_std, count)

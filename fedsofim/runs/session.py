@@ -71,7 +71,7 @@ def run(
         Stopped: Ctrl-C or SIGTERM came; the run can be continued.
     """
     observer = observer or Observer()
-    experiment = experiment or _prepare(parse(values), engine, observer)
+    experiment = experiment or ready(parse(values), observer, engine)
     config, state = experiment.config, begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
@@ -105,7 +105,7 @@ def resume(
     require_terms(values, record.terms, str(path / "config.yaml"))
     config = _with_noise(values, record.noise_multiplier)
     if experiment is None:
-        experiment = _prepare(config, engine, observer)
+        experiment = ready(config, observer, engine)
     else:
         experiment = experiment._replace(config=config, plan=config.plan())
     require(
@@ -159,7 +159,8 @@ def _with_noise(values: Mapping[str, Any], z: float) -> Config:
     return parse({**values, "privacy": {**values["privacy"], "noise_multiplier": z}})
 
 
-def _prepare(config: Config, engine: Run | None, observer: Observer) -> Experiment:
+def ready(config: Config, observer: Observer, engine: Run | None = None) -> Experiment:
+    """The run made ready; what must be fetched or extracted first, the observer hears of."""
     require(
         engine is not None or config.engine.name in ENGINES,
         "engine=flower: is what 'flwr run' uses; start with flwr run . --run-config "
@@ -204,7 +205,7 @@ def train(
         observer.announce(experiment, promise, state.server.t)
         state, rows = _train(experiment, state, place, engine, observer, config.rounds)
         summary = finish(experiment, state, place, rows)
-        observer.result(summary, rows, place and place.path)
+        observer.result(summary, rows, place.path if place else None)
     finally:
         observer.close()
     return Trained(state, rows, summary)

@@ -171,7 +171,7 @@ def test_an_extended_run_tells_both_phases(run):
     assert "# After round 7 changed to rounds=14 privacy.epsilon=12" in config
     assert yaml.safe_load(config)["rounds"] == 14
     released = RunDir.open(path).record().released
-    assert released.count.tolist() == [7, 7]
+    assert released.times.tolist() == [7, 7]
     assert summary["noise_std"] == released.std[1] > released.std[0]
     exact = reference(released.events())
     assert summary["epsilon"] == pytest.approx(exact, rel=2e-3)
@@ -210,7 +210,7 @@ def test_an_interrupted_run_may_be_extended_within_its_budget(cut):
     summary = summary_of(path)
     assert summary["epsilon"] == pytest.approx(10, rel=1e-6)
     released = RunDir.open(path).record().released
-    assert released.count.tolist() == [3, 11]
+    assert released.times.tolist() == [3, 11]
     assert released.start.tolist() == [0, 3]
     exact = reference(released.events())
     assert summary["epsilon"] == pytest.approx(exact, rel=2e-3)
@@ -311,7 +311,7 @@ def test_the_release_before_the_first_round_is_charged_once(cut):
     session.resume(path, {"rounds": 14})
     released = RunDir.open(path).record().released
     assert released.start.tolist() == [-1, 0, 3]
-    assert released.count.tolist() == [1, 3, 11]
+    assert released.times.tolist() == [1, 3, 11]
     assert summary_of(path)["epsilon"] == pytest.approx(10, rel=1e-6)
 
 
