@@ -10,14 +10,18 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsofim.clients import CLIENTS, Program
+from fedsofim.clients.program import Noise
 from fedsofim.config.build import build
 from fedsofim.core.errors import ConfigError, choose, require
 from fedsofim.core.participation import Schedule
+from fedsofim.core.rng import Purpose
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.features import Extraction
 from fedsofim.data.partition import Partition
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
 from fedsofim.models.kinds import MODELS, Head, Model
+from fedsofim.privacy.exact import ExactNoise
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
 from fedsofim.strategies import STRATEGIES, Rule
 from fedsofim.strategies.rule import start
@@ -155,10 +159,15 @@ class Config:
             "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
             "which the shared noise does not hide; use trust=server",
         )
+        replaced = self.privacy.adjacency == "replace-one"
         require(
-            self.privacy.adjacency == "replace-one" or not self.client.record_moves_others,
+            replaced or not self.client.record_moves_others,
             "privacy.adjacency=add-remove: adding a record would change which records take turns "
             "together; use replace-one, or client.batches=1",
+        )
+        require(
+            self.privacy.noise == "seeded" or self.model.linear or replaced,
+            "privacy.noise=exact: a network's bound is for replacing a record; use replace-one",
         )
         require(
             not (self.client.uses_part and self.private),
@@ -186,6 +195,12 @@ class Config:
             seed=self.seed,
             rounds=self.rounds,
         )
+
+    def noise(self, purpose: Purpose, t: int) -> Noise:
+        """The noise of the clients of a simulation in round `t`."""
+        if self.privacy.noise == "exact":
+            return lambda client, draw: ExactNoise()
+        return seeded(self.seed, purpose, t)
 
     @property
     def private(self) -> bool:

@@ -1,13 +1,12 @@
 """The local engine: server and clients in one process, nothing between them."""
 
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedsofim.clients.program import transformed
 from fedsofim.core.arrays import Array, put, take
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.rng import Purpose
 from fedsofim.runs.experiment import Experiment, RunState, refresh
 from fedsofim.strategies.rule import aggregate, broadcast, step
 
@@ -31,12 +30,12 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     sizes = np.array([client.data.size for client in clients])
     server, memory = state
     if server.t == 0:
-        noise = partial(stream, config.seed, Purpose.SETUP_NOISE, 0)
+        noise = config.noise(Purpose.SETUP_NOISE, 0)
         released = config.client.setup(clients, experiment.plan, noise)
         if released is not None:
             server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
     while server.t < config.rounds:
-        noise = partial(stream, config.seed, Purpose.NOISE, server.t)
+        noise = config.noise(Purpose.NOISE, server.t)
         present = config.schedule.present(server.t)
         received = broadcast(config.strategy, server)
         clients = transformed(clients, received)

@@ -8,7 +8,7 @@ its own (to float32 rounding: the products are blocked differently).
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from fedsofim.clients.program import transformed
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.rng import Purpose
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.runs.experiment import Experiment, refresh
@@ -38,7 +38,8 @@ def stack_key(config: Config) -> Hashable:
         config.privacy.adjacency,
         tuple(sorted(sent)),
         config.transform,
-        config.model if config.model.linear else object(),  # a network is never stacked
+        # A network is never stacked, nor is exact noise, which no two heads share.
+        config.model if config.model.linear and config.privacy.noise == "seeded" else object(),
     )
 
 
@@ -86,17 +87,17 @@ def run(
     servers = [refresh(e, start(e.config.strategy, e.theta)) for e in experiments]
     plan = StackedPlan(tuple(e.plan for e in experiments))
     sizes = np.array([client.data.size for client in clients])
-    program, seed = config.client, config.seed
+    program = config.client
     memory = program.init(np.stack([e.theta for e in experiments]), len(clients))
 
-    released = program.setup(clients, plan, partial(stream, seed, Purpose.SETUP_NOISE, 0))
+    released = program.setup(clients, plan, config.noise(Purpose.SETUP_NOISE, 0))
     if released is not None:
         setup = aggregate(released, sizes, config.aggregation)
         servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
     for t in range(config.rounds):
         received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
         clients = transformed(clients, received)
-        noise = partial(stream, seed, Purpose.NOISE, t)
+        noise = config.noise(Purpose.NOISE, t)
         present = config.schedule.present(t)
         group, remembered = [clients[i] for i in present], take(memory, present)
         releases, new = program.release(received, group, remembered, plan, noise)

@@ -6,7 +6,7 @@ Which of the two it is, the node's own config says, never the server: a node who
 
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.rng import Purpose
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
 from fedsofim.federation.messages import pack, unpack
@@ -118,8 +118,7 @@ def _simulated(values: Values) -> SimulatedClients:
     chosen = [clients[i] for i in values["clients"]]
     t = values["round"]
     key = (Purpose.SETUP_NOISE, 0) if t == SETUP else (Purpose.NOISE, t)
-    noise = partial(stream, config.seed, *key)
-    return SimulatedClients(config.client, plan, chosen, noise)
+    return SimulatedClients(config.client, plan, chosen, config.noise(*key))
 
 
 @lru_cache(maxsize=2)
