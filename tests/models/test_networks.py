@@ -231,3 +231,36 @@ def test_tied_weights_are_refused():
     module[1].weight = module[0].weight
     with pytest.raises(ConfigError, match=r"1: Linear \(shares its parameters\)"):
         deep.DeepNetwork(module, CLASSES)
+
+
+def moved(a, b):
+    """The squared distance of two integer arrays, exactly."""
+    return sum((int(p) - int(q)) ** 2 for p, q in zip(a.ravel(), b.ravel(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("bent", [False, True])
+def test_an_exact_sum_moves_by_no_more_than_is_charged(seed, bent):
+    network, records, theta = make("cnn", n=6, seed=seed)
+    rng = np.random.default_rng(seed)
+    other = records.x.clone()
+    scale = rng.choice([0, 1e-3, 1, 1e4, 1e200, np.inf, np.nan])
+    other[2] = torch.as_tensor(rng.standard_normal(other.shape[1:]) * scale)
+    pair = [records, network.records(other.numpy(), records.y.numpy())]
+    if bent:
+        pair = [r.under(some_factors(network, seed)[1]) for r in pair]
+    a, b = (r.gradient_sum(theta, 0.1, True) for r in pair)
+    assert moved(a.value, b.value) <= (2 * int(a.bound)) ** 2
+    fast = pair[0].gradient_sum(theta, 0.1).value
+    assert np.abs(a.value * a.unit - fast).max() <= 1e-6
+
+
+def test_a_fast_norm_leaves_room_for_rounding():
+    """In float32 no single record exceeds its clip, however many numbers it has."""
+    rng = np.random.default_rng(0)
+    network = deep.DeepNetwork(modules.mlp((2, 8, 8), CLASSES, 500, 1, "relu"), CLASSES)
+    theta = network.init(rng)
+    for seed in range(40):
+        x = np.random.default_rng(seed).standard_normal((1, 2, 8, 8)).astype(np.float32)
+        S = network.records(x, np.array([seed % CLASSES])).gradient_sum(theta, 0.1).value
+        assert 0.0999 < np.linalg.norm(S.astype(float)) <= 0.1
