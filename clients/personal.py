@@ -22,7 +22,7 @@ Gradients = Callable[[Array, Sequence[Client], int], Array]
 def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     """Mean gradients without clip or noise, for steps whose result stays on the client."""
     pairs = zip(theta, clients, strict=True)
-    return np.stack([D.clipped_gradient_sum(y, math.inf) / D.size for y, (_, D) in pairs])
+    return np.stack([D.gradient_sum(y, math.inf).value / D.size for y, (_, D) in pairs])
 
 
 def released_gradients(plan: Protection, noise: Noise) -> Gradients:

@@ -15,11 +15,11 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
-from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
+from fedsofim.privacy.mechanism import NoiseSource, add_gaussian
 from fedsofim.privacy.plan import Protection
 
-# The noise stream of a client, by its id and the number of the draw within the round.
-Noise = Callable[[int, int], NormalSource]
+# Where a client's noise comes from, by its id and the number of the draw within the round.
+Noise = Callable[[int, int], NoiseSource]
 
 
 class Client(NamedTuple):
@@ -149,6 +149,7 @@ def noisy_gradients(
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
-        S = BoundedSum(D.clipped_gradient_sum(y, plan.clip), plan.clip)
-        np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
+        source = noise(i, draw)
+        S = D.gradient_sum(y, plan.clip, source.exact)
+        np.divide(add_gaussian(S, plan.client_noise_multiplier, source), D.size, out=g)
     return out

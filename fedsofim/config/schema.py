@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from fedsofim.clients import Program
+from fedsofim.clients.program import Noise
 from fedsofim.config.build import build, settings_of
 from fedsofim.config.checks import check
 from fedsofim.config.parts import GROUPS, find
@@ -20,6 +21,8 @@ from fedsofim.data.partition import Division
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
 from fedsofim.models.kinds import Head, Model
 from fedsofim.models.metrics import Metric
+from fedsofim.privacy.exact import ExactNoise
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
 from fedsofim.strategies import Rule
 from fedsofim.transforms.kfc import Transform
@@ -133,6 +136,12 @@ class Config:
             seed=self.seed,
             rounds=self.rounds,
         )
+
+    def noise(self, t: int) -> Noise:
+        """The noise of the clients of a simulation in round `t`; negative before the first."""
+        if self.privacy.noise == "exact":
+            return lambda client, draw: ExactNoise()
+        return seeded(self.seed, t)
 
     @property
     def private(self) -> bool:

@@ -20,7 +20,6 @@ from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import noise_of
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
 from fedsofim.federation.messages import pack, unpack
@@ -117,8 +116,7 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 def _simulated(values: Values) -> SimulatedClients:
     config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
-    noise = noise_of(config.seed, values["round"])
-    return SimulatedClients(config.client, plan, chosen, noise)
+    return SimulatedClients(config.client, plan, chosen, config.noise(values["round"]))
 
 
 @lru_cache(maxsize=2)

@@ -120,7 +120,8 @@ class Twins(Gradient):
     def release(
         self, received: Mapping[str, Any], clients: Sequence[Client], *rest: Any
     ) -> tuple[Any, Any]:
-        return super().release({"theta": np.stack([THETA, THETA + 1])}, clients, *rest)
+        sent, state = super().release(received, clients, *rest)
+        return np.stack([sent, sent + 1], axis=1), state
 
 
 @pytest.mark.parametrize("program", [Free(), Twins()])
