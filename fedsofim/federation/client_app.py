@@ -25,7 +25,7 @@ from fedsofim.data.owned import Records
 from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import Owner, telling_nothing, untold
+from fedsofim.federation.owner import UNTOLD, Owner, telling_nothing, untold
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.policy import Policy
@@ -87,7 +87,7 @@ def _refusal(told: str, context: Context, *, refused: bool = False) -> RecordDic
 
 def _log(error: ConfigError, context: Context) -> None:
     """Tell the owner in one line; what the server wrote may be in it, so no control characters."""
-    if "data" in context.node_config:
+    if "data" in context.node_config and str(error) != UNTOLD:
         text = "".join(c if c.isprintable() else "?" for c in str(error))
         logging.getLogger(__name__).warning("Refused: %s", text)
 
