@@ -24,6 +24,7 @@ Private federated learning that second-order methods make fast.
   report DIR ...             compare runs, or a sweep, on one page; [--out FILE]
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
   features [key=value ...]   images to a file of features
+  ledger COMMAND DIR         show, verify: what an owner's records have been charged for
   deploy COMMAND             server, register, client: real machines; rehearse: all on this one
 
   --version, --help"""
@@ -247,6 +248,12 @@ def _deploy(arguments: list[str]) -> None:
     main(arguments)
 
 
+def _ledger(arguments: list[str]) -> None:
+    from fedsofim.cli.ledger import main
+
+    main(arguments)
+
+
 def _reporting(call: Callable[[], None]) -> None:
     """Call, and end the program with one line, and no traceback, where the world is to blame."""
     try:
@@ -273,6 +280,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "report": _report,
     "calibrate": _calibrate,
     "features": _features,
+    "ledger": _ledger,
     "deploy": _deploy,
 }
 

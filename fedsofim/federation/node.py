@@ -70,8 +70,7 @@ class Node:
         self.rules()
         records = self.records()
         ledger = self.ledger(records)
-        with ledger.locked():
-            ledger.verify()
+        ledger.start()
         clean(Path(self.state), ledger)
         return records
 

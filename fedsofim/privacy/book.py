@@ -219,7 +219,7 @@ class Balance(NamedTuple):
         try:
             said = json.loads(raw)
             there, before, time, mu2 = (said[k] for k in ("line", "before", "time", "mu2"))
-            then = self._plus(_entry(said), time)
+            then = self._plus(entry_of(said), time)
         except Exception as error:
             raise ValueError(f"line {number} is damaged ({error})") from None
         require(there == number, f"line {number} is missing, line {there} is in its place")
@@ -266,7 +266,8 @@ def balance_of(values: Mapping[str, Any]) -> Balance:
 _most = cache(mu_of)
 
 
-def _entry(said: Mapping[str, Any]) -> Entry:
+def entry_of(said: Mapping[str, Any]) -> Entry:
+    """What a line says."""
     if "charge" in said:
         return Charge(**said["charge"])
     opening = said["opening"]

@@ -26,7 +26,7 @@ from typing import NoReturn
 from fedsofim.core.errors import require
 from fedsofim.core.files import locked, sync_folder
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of
-from fedsofim.privacy.book import Balance, Budget, Charge, Entry, Opening, add, mu2_of
+from fedsofim.privacy.book import Balance, Budget, Charge, Entry, Opening, add, entry_of, mu2_of
 from fedsofim.privacy.head import Head, Known, find
 from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError
@@ -122,6 +122,14 @@ class Ledger:
             self._close(f"its head, {self.head.safe}, was changed")
         return balance
 
+    def start(self) -> Balance:
+        """Verify everything, and let the head catch up with lines that a crash left ahead of it."""
+        with self.locked():
+            balance = self.verify()
+            if balance.lines:
+                self.head.write(balance, self.path)
+            return balance
+
     def adopt(self) -> Balance:
         """Make the head of a ledger that was moved to this machine, and has none here."""
         if self._known() is None and self.path.is_file():
@@ -130,12 +138,16 @@ class Ledger:
                 self.head.write(balance, self.path)
         return self.verify()
 
+    def history(self) -> list[tuple[str, Charge]]:
+        """Everything charged so far, and when, after all of it was verified."""
+        self.verify()
+        lines = _lines(self.path.read_bytes()) if self.path.exists() else []
+        said = [(values["time"], entry_of(values)) for values in map(json.loads, lines)]
+        return [(time, entry) for time, entry in said if isinstance(entry, Charge)]
+
     def charges(self) -> list[Charge]:
         """Everything charged so far."""
-        self.verify()
-        lines = self.path.read_bytes().splitlines() if self.path.exists() else []
-        said = [json.loads(line) for line in lines]
-        return [Charge(**line["charge"]) for line in said if "charge" in line]
+        return [charge for _, charge in self.history()]
 
     def epsilon(self) -> float:
         """The epsilon spent so far, at the budget's delta."""
@@ -170,6 +182,8 @@ class Ledger:
         balance = self.check([charge.event(self.budget.adjacency)], charge.run)
         today = balance.day.at(time)
         self.policy.check_day(self.budget, today, today.plus(charge.spent()))
+        if balance.lines and self._known() is None:
+            self.head.write(balance, self.path)  # a crash came before the very first head
         if balance.budget != self.budget:
             balance = self._append(balance, Opening(data=self.data, budget=self.budget), time)
         return self._append(balance, charge, time)

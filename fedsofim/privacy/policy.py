@@ -124,7 +124,8 @@ def _section(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _most(rule: str, value: object, most: float, what: str = "is") -> None:
     """What is not a number is for others to refuse."""
     if isinstance(value, int | float) and not value <= most:
-        _refuse(rule, f"{what} {value:.6g}, the most is {most:.6g}")
+        shown = min(value, 1e300)  # a whole number may be beyond what a float holds
+        _refuse(rule, f"{what} {shown:.6g}, the most is {most:.6g}")
 
 
 def _one_of(rule: str, value: object, names: tuple[str, ...]) -> None:
