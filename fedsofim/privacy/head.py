@@ -8,6 +8,7 @@ power cut damaged the other.
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,19 +41,19 @@ class Head:
         if not self.safe.is_file():
             return None
         try:
-            safe, latest = _parse(self.safe.read_bytes()), None
+            lines, said = _whole(self.safe)
+            with suppress(Exception):  # after a power cut; the other is as good, with more to read
+                lines, said = max((lines, said), _whole(self.latest))
+            values = json.loads(said)
+            return Known(balance_of(values["balance"]), Path(values["path"]))
         except Exception as error:
             raise ValueError(f"its head, {self.safe}, is damaged ({error})") from None
-        try:
-            latest = _parse(self.latest.read_bytes())
-        except Exception:  # a power cut, or the first line: the other is as good, with more to read
-            return safe
-        return latest if latest.balance.lines >= safe.balance.lines else safe
 
     def write(self, balance: Balance, path: Path) -> None:
         """Keep a balance; only under the ledger's lock."""
-        said = json.dumps({"path": str(path.resolve()), "balance": balance.values()}).encode()
-        content = hashlib.sha256(said).hexdigest().encode() + b"\n" + said
+        said = json.dumps({"path": str(path.resolve()), "balance": balance.values()})
+        numbered = f"{balance.lines}\n{said}".encode()
+        content = hashlib.sha256(numbered).hexdigest().encode() + b"\n" + numbered
         if balance.lines % EVERY == 0 or not self.safe.is_file():
             write_whole(self.safe, content)
         # In place: a new file in place of an old one would wait for the disk.
@@ -78,9 +79,10 @@ def find(path: Path) -> str:
     return ""
 
 
-def _parse(content: bytes) -> Known:
-    digest, said = content.split(b"\n", 1)
-    if hashlib.sha256(said).hexdigest().encode() != digest:
+def _whole(file: Path) -> tuple[int, bytes]:
+    """What a copy says, and after how many lines, if it is whole."""
+    digest, numbered = file.read_bytes().split(b"\n", 1)
+    if hashlib.sha256(numbered).hexdigest().encode() != digest:
         raise ValueError("it was changed, or cut short")
-    values = json.loads(said)
-    return Known(balance_of(values["balance"]), Path(values["path"]))
+    lines, said = numbered.split(b"\n", 1)
+    return int(lines), said

@@ -18,7 +18,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -64,11 +64,12 @@ class Ledger:
     def working(self, run: str, seconds: float = 600) -> Iterator[None]:
         """Keep others from the same run while its release is computed, and the ledger free."""
         lane = hashlib.sha256(run.encode()).hexdigest()[0]  # few files, however many runs
-        try:
-            with locked(self.head.safe.with_suffix(f".{lane}.lock"), seconds):
-                yield
-        except TimeoutError:
-            raise RefusedError(f"run {run}: others are at work on it", Refusal.BUSY) from None
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.head.safe.with_suffix(f".{lane}.lock"), seconds))
+            except TimeoutError:
+                raise RefusedError(f"run {run}: others are at work on it", Refusal.BUSY) from None
+            yield
 
     def balance(self) -> Balance:
         """What was spent so far; reads the head and the end of the file, however long it is."""
@@ -182,7 +183,7 @@ class Ledger:
         balance = self.check([charge.event(self.budget.adjacency)], charge.run)
         today = balance.day.at(time)
         self.policy.check_day(self.budget, today, today.plus(charge.spent()))
-        if balance.lines and self._known() is None:
+        if balance.lines and not self.head.safe.is_file():
             self.head.write(balance, self.path)  # a crash came before the very first head
         if balance.budget != self.budget:
             balance = self._append(balance, Opening(data=self.data, budget=self.budget), time)

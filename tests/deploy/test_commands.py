@@ -126,5 +126,5 @@ def test_a_ledger_that_was_changed_is_named_at_the_start(client: Client, tmp_pat
     ledger.path.write_text(text.replace('"round": 0', '"round": 9'))
     with pytest.raises(ConfigError, match="line 2 was changed after it was written"):
         client()
-    with pytest.raises(ConfigError, match="have an account already, in .*mine"):
+    with pytest.raises(ConfigError, match=r"have an account already, in .*mine"):
         client(dir=tmp_path / "other")
