@@ -117,9 +117,14 @@ def _epsilon(mu2: float, budget: Budget) -> float:
 
 
 def _values(row: Row, budget: Budget) -> dict[str, str | int | float]:
-    epsilon = {"epsilon": _epsilon(row.mu2, budget), "epsilon_after": _epsilon(row.total, budget)}
-    named = {"name": row.name, "first": row.first, "last": row.last, "releases": row.releases}
-    return {**named, **epsilon}
+    return {
+        "name": row.name,
+        "first": row.first,
+        "last": row.last,
+        "releases": row.releases,
+        "epsilon": _epsilon(row.mu2, budget),
+        "epsilon_after": _epsilon(row.total, budget),
+    }
 
 
 def _table(runs: Sequence[Row], budget: Budget) -> Table:
