@@ -1,28 +1,14 @@
-"""What every server rule shares: aggregation, the learning rate, and the step."""
+"""What every server rule shares: the learning rate, and the step."""
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
-
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 
 Schedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
-
-
-def aggregate(releases: Array, sizes: Array, how: Literal["uniform", "size"]) -> Array:
-    """Combine the clients' releases `(n, ...)`, sorted by client, into `G`.
-
-    `uniform` is the mean of the releases (the paper); `size` weighs each by its public number of
-    records, which carries less noise when clients are uneven.
-    """
-    if how == "uniform":
-        return np.asarray(releases.mean(axis=0))
-    weights = (sizes / sizes.sum()).astype(releases.dtype)
-    return np.tensordot(weights, releases, axes=1)
 
 
 @dataclass(frozen=True, kw_only=True)

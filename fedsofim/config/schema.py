@@ -18,8 +18,9 @@ from fedsofim.data.features import Extraction
 from fedsofim.data.partition import Partition
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
 from fedsofim.models.kinds import MODELS, Head, Model
-from fedsofim.privacy.plan import Aggregation, Plan, Privacy
+from fedsofim.privacy.plan import Plan, Privacy
 from fedsofim.strategies import STRATEGIES, Rule
+from fedsofim.strategies.aggregation import Aggregation, bears
 from fedsofim.strategies.rule import start
 from fedsofim.transforms.kfc import TRANSFORMS, Oracle, Transform
 
@@ -43,6 +44,9 @@ class Engine:
             and the run stops when that does not help; `skip` goes on to the next round without a
             step, and what was released stays charged.
         max_repeats: how often the missing clients of one round are asked again.
+        max_records: the most records that an owner is believed to have. With `aggregation=size` it
+            bounds what one lie about a size is worth.
+        max_features: the most features that an owner is believed to have.
     """
 
     name: Literal["local", "ray", "flower"] = "local"
@@ -55,12 +59,14 @@ class Engine:
     min_clients: int | None = None
     on_missing: Literal["repeat", "skip"] = "repeat"
     max_repeats: int = 3
+    max_records: int = 10_000_000
+    max_features: int = 100_000
 
     def __post_init__(self) -> None:
         for name in ("cpus", "wait", "timeout"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        for name in ("processes", "nodes", "min_clients"):
+        for name in ("processes", "nodes", "min_clients", "max_records", "max_features"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}={value}: must be at least 1")
         require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
@@ -96,7 +102,8 @@ class Config:
         seed: of all random numbers of a simulation: division, first parameters, noise.
         participation: the fraction of the clients in a round, drawn anew each round.
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
-            by their public sizes.
+            by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
+        malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
     """
 
     dataset: DatasetConfig
@@ -115,6 +122,7 @@ class Config:
     model: Model = field(default_factory=Head)
     transform: Transform = field(default_factory=Transform)
     participation: float = 1.0
+    malicious_fraction: float = 0.1
     text: str = ""
 
     def __post_init__(self) -> None:
@@ -140,6 +148,14 @@ class Config:
             self.schedule.size == self.partition.clients or not self.client.every_round,
             f"participation={self.participation}: the clients of strategy={self.strategy_name} "
             "must take part in every round",
+        )
+        fraction, replies = self.malicious_fraction, range(least or n, n + 1)
+        require(0 <= fraction < 0.5, f"malicious_fraction={fraction}: must be >= 0 and < 0.5")
+        few = [r for r in replies if not bears(self.aggregation, fraction, r)]
+        require(
+            not few,
+            f"aggregation={self.aggregation}: {few[:1]} releases are too few to bear "
+            f"malicious_fraction={fraction}; ask for more clients, or for less",
         )
         blank = np.zeros((2, 2), np.float32)
         sent = self.strategy.broadcast(start(self.strategy, blank))

@@ -9,7 +9,8 @@ from fedsofim.clients.program import transformed
 from fedsofim.core.arrays import Array, put, take
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.runs.experiment import Experiment, RunState, refresh
-from fedsofim.strategies.rule import aggregate, broadcast, step
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import broadcast, step
 
 
 class OnRound(Protocol):
@@ -34,7 +35,8 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
         noise = partial(stream, config.seed, Purpose.SETUP_NOISE, 0)
         released = config.client.setup(clients, experiment.plan, noise)
         if released is not None:
-            server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
+            setup = aggregate(released, sizes, config.aggregation, config.malicious_fraction)
+            server = config.strategy.set_up(server, setup)
     while server.t < config.rounds:
         noise = partial(stream, config.seed, Purpose.NOISE, server.t)
         present = config.schedule.present(server.t)
@@ -43,7 +45,7 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
         group, remembered = [clients[i] for i in present], take(memory, present)
         releases, new = config.client.release(received, group, remembered, experiment.plan, noise)
         memory = put(memory, present, new)
-        G = aggregate(releases, sizes[present], config.aggregation)
+        G = aggregate(releases, sizes[present], config.aggregation, config.malicious_fraction)
         server = refresh(experiment, step(config.strategy, server, G, config.rounds))
         if on_round(RunState(server, memory), G):
             break

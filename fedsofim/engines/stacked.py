@@ -20,7 +20,8 @@ from fedsofim.core.rng import Purpose, stream
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.runs.experiment import Experiment, refresh
-from fedsofim.strategies.rule import ServerState, aggregate, broadcast, start, step
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import ServerState, broadcast, start, step
 
 
 def stack_key(config: Config) -> Hashable:
@@ -31,6 +32,7 @@ def stack_key(config: Config) -> Hashable:
         config.partition,
         config.client,
         config.aggregation,
+        config.malicious_fraction,
         config.participation,
         config.rounds,
         config.seed,
@@ -87,11 +89,13 @@ def run(
     plan = StackedPlan(tuple(e.plan for e in experiments))
     sizes = np.array([client.data.size for client in clients])
     program, seed = config.client, config.seed
+    how = {"how": config.aggregation, "malicious_fraction": config.malicious_fraction}
+    combine = partial(aggregate, **how, stacked=True)
     memory = program.init(np.stack([e.theta for e in experiments]), len(clients))
 
     released = program.setup(clients, plan, partial(stream, seed, Purpose.SETUP_NOISE, 0))
     if released is not None:
-        setup = aggregate(released, sizes, config.aggregation)
+        setup = combine(released, sizes)
         servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
     for t in range(config.rounds):
         received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
@@ -101,7 +105,7 @@ def run(
         group, remembered = [clients[i] for i in present], take(memory, present)
         releases, new = program.release(received, group, remembered, plan, noise)
         memory = put(memory, present, new)
-        Gs = aggregate(releases, sizes[present], config.aggregation)
+        Gs = combine(releases, sizes[present])
         servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
         servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
         on_round(servers, memory, Gs)

@@ -6,7 +6,7 @@ Which of the two it is, the node's own config says, never the server: a node who
 
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.owned import Records
-from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
+from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import Owner, untold
+from fedsofim.federation.owner import Owner, Request, untold
+from fedsofim.federation.replies import MEMORY
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.ledger import RefusedError
 from fedsofim.privacy.plan import Plan
@@ -102,24 +102,20 @@ def _records(node: Node) -> Records:
 
 
 def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
-    if node is None:
-        sent, _, said = _simulated(values).fit(
-            list(arrays.values()), {**values, "names": list(arrays)}
-        )
-    else:
-        sent, _, said = _deployed(arrays, values, node)
-    names = said.pop("names")
-    said |= {"round": values["round"], "clients": values["clients"]}
-    return dict(zip(names, sent, strict=True)), said
+    sent, said = _deployed(arrays, values, node) if node else _simulated(arrays, values)
+    return sent, said | {"round": values["round"], "clients": values["clients"]}
 
 
-def _simulated(values: Values) -> SimulatedClients:
+def _simulated(arrays: Arrays, values: Values) -> tuple[Arrays, Values]:
     config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
-    t = values["round"]
-    key = (Purpose.SETUP_NOISE, 0) if t == SETUP else (Purpose.NOISE, t)
-    noise = partial(stream, config.seed, *key)
-    return SimulatedClients(config.client, plan, chosen, noise)
+    received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
+    memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
+    releases, after = simulate(
+        config.client, plan, chosen, config.seed, values["round"], received, memory
+    )
+    sent = {"release": releases} | {MEMORY + name: rows for name, rows in after.items()}
+    return sent, {"sizes": [client.data.size for client in chosen]}
 
 
 @lru_cache(maxsize=2)
@@ -132,15 +128,16 @@ def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
     return config, config.plan(), divide(network, data, parts)
 
 
-def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
+def _deployed(arrays: Arrays, values: Values, node: Node) -> tuple[Arrays, Values]:
     config = _agreed(values["job"])
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
     require(t == SETUP or 0 <= t < config.rounds, f"round {t}: there is none")
     mine = Client(node.partition_id, _records(node).examples())
     owner = Owner(mine, Path(node.state), node.ledger())
-    client = DeployedClient(config.client, config.plan(), owner)
-    return client.fit(list(arrays.values()), {**values, "names": list(arrays)})
+    request = Request(run=values["run"], t=t, asked=values["job"])
+    release, charged = answer(config.client, config.plan(), owner, request, arrays)
+    return {"release": release[None]}, {"sizes": [mine.data.size], "charged": charged}
 
 
 def _agreed(job: str) -> Config:
