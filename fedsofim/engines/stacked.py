@@ -89,13 +89,11 @@ def run(
     plan = StackedPlan(tuple(e.plan for e in experiments))
     sizes = np.array([client.data.size for client in clients])
     program, seed = config.client, config.seed
-    how = {"how": config.aggregation, "malicious_fraction": config.malicious_fraction}
-    combine = partial(aggregate, **how, stacked=True)
     memory = program.init(np.stack([e.theta for e in experiments]), len(clients))
 
     released = program.setup(clients, plan, partial(stream, seed, Purpose.SETUP_NOISE, 0))
     if released is not None:
-        setup = combine(released, sizes)
+        setup = _combine(config, released, sizes)
         servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
     for t in range(config.rounds):
         received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
@@ -105,11 +103,16 @@ def run(
         group, remembered = [clients[i] for i in present], take(memory, present)
         releases, new = program.release(received, group, remembered, plan, noise)
         memory = put(memory, present, new)
-        Gs = combine(releases, sizes[present])
+        Gs = _combine(config, releases, sizes[present])
         servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
         servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
         on_round(servers, memory, Gs)
     return servers
+
+
+def _combine(config: Config, releases: Array, sizes: Array) -> Array:
+    how, fraction = config.aggregation, config.malicious_fraction
+    return aggregate(releases, sizes, how, fraction, stacked=True)
 
 
 def _column(values: Sequence[float]) -> Array:

@@ -13,8 +13,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsofim.core.arrays import Array
-from fedsofim.federation.decoding import decode
+from fedsofim.federation.decoding import decode, shown
 from fedsofim.federation.inflation import at_most
+from fedsofim.federation.replies import Asked, BadReplyError, Part, read
 
 # The kinds of message: who a node is; what its clients release in a round.
 HELLO = "query"
@@ -23,11 +24,8 @@ RELEASE = "train"
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
 LARGEST_REPLY = 256 << 20
-# What a damaged message can raise while it is put together; a lost connection raises others.
-DAMAGE = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(MemoryError, RecursionError, TypeError, ValueError),
-)
+# Whose errors tell of a lost connection; any other tells of a damaged message.
+NETWORK = {"httpx", "httpcore"}
 
 
 def encode(arrays: Mapping[str, Array]) -> dict[str, FlowerArray]:
@@ -60,6 +58,19 @@ def unpack(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
 def unpack_arrays(arrays: Mapping[str, FlowerArray]) -> dict[str, Array]:
     """Arrays by name, out of the form that messages carry."""
     return {name: decode(array) for name, array in arrays.items()}
+
+
+def parts_of(reply: Message, asked: Asked) -> dict[int, Part | BadReplyError]:
+    """For each client that was asked, its part in the round or what is wrong with its reply."""
+    try:
+        if reply.has_error():
+            raise BadReplyError(f"failed: {shown(reply.error.reason)}")
+        return read(*records(reply.content), asked)
+    except BadReplyError as error:
+        why = error
+    except Exception as error:  # whatever else a reply may hold
+        why = BadReplyError(f"can't be read ({type(error).__name__})")
+    return dict.fromkeys(asked.clients, why)
 
 
 def exchange(
@@ -100,7 +111,9 @@ def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> list[Message]:
         try:
             with at_most(LARGEST_REPLY):
                 replies += grid.pull_messages([name])
-        except DAMAGE as error:
+        except Exception as error:
+            if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
+                raise
             reason = f"can't be unpacked ({type(error).__name__})"
             replies.append(Message(Error(code=0, reason=reason), reply_to=question))
     return replies

@@ -14,10 +14,9 @@ from flwr.supercore import log
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.participation import SETUP
-from fedsofim.federation.decoding import shown
-from fedsofim.federation.messages import RELEASE, encode, exchange, pack, records
+from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
 from fedsofim.federation.quorum import Quorum
-from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, read
+from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.roster import Roster
 from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.rule import Rule, ServerState, broadcast, start, step
@@ -148,8 +147,8 @@ class RuleStrategy(Strategy):
                 log(INFO, "Round %d: asking the missing clients again", t + 1)
             self._wait(grid, t, quorum.enough(t))
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            singly = self.roster.deployed
-            self.aggregate_train(t + 1, exchange(grid, sent, quorum.timeout, singly=singly))
+            came = exchange(grid, sent, quorum.timeout, singly=self.roster.deployed)
+            self.aggregate_train(t + 1, came)
             if len(self._parts) >= quorum.enough(t):
                 return True
             if quorum.on_missing == "skip" and t != SETUP:
@@ -218,22 +217,12 @@ class RuleStrategy(Strategy):
         parts = [self._parts[i] for i in sorted(self._parts)]
         sizes = np.array([part.size for part in parts])
         releases = np.stack([part.release for part in parts])
-        quorum = self.quorum
-        return aggregate(releases, sizes, quorum.aggregation, quorum.malicious_fraction)
+        how, fraction = self.quorum.aggregation, self.quorum.malicious_fraction
+        return aggregate(releases, sizes, how, fraction)
 
     def _take(self, reply: Message, clients: list[int]) -> None:
         """Keep what is good of a reply, and name what is not."""
-        parts: dict[int, Part | BadReplyError]
-        try:
-            if reply.has_error():
-                raise BadReplyError(f"failed: {shown(reply.error.reason)}")
-            parts = read(*records(reply.content), self._asked(clients))
-        except BadReplyError as error:
-            parts = dict.fromkeys(clients, error)
-        except Exception as error:  # whatever else a reply may hold
-            bad = BadReplyError(f"can't be read ({type(error).__name__})")
-            parts = dict.fromkeys(clients, bad)
-        for i, part in parts.items():
+        for i, part in parts_of(reply, self._asked(clients)).items():
             if isinstance(part, BadReplyError):
                 self._drop(i, part)
             elif i in self._parts:
@@ -279,8 +268,8 @@ class RuleStrategy(Strategy):
             self.refusals[client] = str(why)
 
     def _shortage(self) -> str:
-        replies = f"{len(self._parts)} good replies, {self.quorum.enough(self._t)} are needed"
-        return f"{replies} ({self._reasons()})"
+        good, enough = len(self._parts), self.quorum.enough(self._t)
+        return f"{good} good replies, {enough} are needed ({self._reasons()})"
 
     def _reasons(self) -> str:
         reasons = {**self._dropped, **self.refusals}
@@ -303,11 +292,5 @@ class RuleStrategy(Strategy):
 
     def summary(self) -> None:
         """Say in the log what begins."""
-        quorum = self.quorum
-        log(
-            INFO,
-            "%s: %d clients, %d rounds",
-            type(self.rule).__name__,
-            quorum.clients,
-            quorum.rounds,
-        )
+        name, clients, rounds = type(self.rule).__name__, self.quorum.clients, self.quorum.rounds
+        log(INFO, "%s: %d clients, %d rounds", name, clients, rounds)
