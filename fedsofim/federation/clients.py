@@ -5,7 +5,7 @@ too, and fit as they are into anybody's app:
 
     def client_fn(context):
         mine = clients[context.node_config["partition-id"]]
-        return SimulatedClient(program, plan, mine, seed=0).to_client()
+        return SimulatedClient(program, plan, mine, state=context.state).to_client()
 
     app = ClientApp(client_fn=client_fn)
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
@@ -101,28 +101,32 @@ def round_of(config: Mapping[str, Scalar]) -> int:
 
 
 class SimulatedClient(NumPyClient):
-    """One client of a simulation; what it remembers is in Flower's context.
+    """One client of a simulation.
 
     Args:
         program: what it does.
         plan: the clip and the noise.
         client: who it is, and its records.
+        state: where it keeps what it remembers; the state of Flower's context lasts for a run.
         seed: of the run, from which the noise is drawn.
     """
 
-    def __init__(self, program: Program, plan: Plan, client: Client, seed: int = 0) -> None:
-        self.program, self.plan, self.client, self.seed = program, plan, client, seed
+    def __init__(
+        self, program: Program, plan: Plan, client: Client, state: RecordDict, seed: int = 0
+    ) -> None:
+        self.program, self.plan, self.client = program, plan, client
+        self.state, self.seed = state, seed
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> Fit:
         """This client's release."""
-        t, kept = round_of(config), self.context.state.get("memory", ArrayRecord())
+        t, kept = round_of(config), self.state.get("memory", ArrayRecord())
         assert isinstance(kept, ArrayRecord)
         received = named(self.program, parameters) if t != SETUP else {}
         memory = unpack_arrays(kept)
         (release,), after = simulate(
             self.program, self.plan, [self.client], self.seed, t, received, memory
         )
-        self.context.state["memory"] = ArrayRecord(encode(after))
+        self.state["memory"] = ArrayRecord(encode(after))
         return [release], self.client.data.size, {}
 
 
