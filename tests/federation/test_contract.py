@@ -16,7 +16,7 @@ from fedsofim import federation
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines.flower import flower_engine
-from fedsofim.federation import methods
+from fedsofim.federation import deployed, methods, server_app
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.experiment import prepare
@@ -125,3 +125,32 @@ def test_a_transform_reaches_clients_over_flower(name: str, values: Values, tmp_
     same(local, session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)))
     plain = session.run(values(chosen[0]))
     assert not np.array_equal(*(np.load(r.path / "model.npz")["theta"] for r in (local, plain)))
+
+
+def test_flwr_run_reads_a_simulations_data_once(
+    values: Values, data_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a deployment has a test set of the server's own, apart from everyone's records."""
+
+    def fail(config: Any) -> None:
+        raise AssertionError("a simulation has no use for it")
+
+    monkeypatch.setattr(deployed, "load_test_set", fail)
+    settings = ["strategy=fedgd", "dataset=npz", f"dataset.path={data_file}", "rounds=4"]
+    parts = [f"partition.clients={CLIENTS}", "partition.min_size=20"]
+    overrides = " ".join([*settings, *parts, f"output.dir={tmp_path / 'flwr'}"])
+    place = server_app.serve(InProcessGrid.simulated(2), overrides=overrides)
+    local = session.run(values("strategy=fedgd"))
+    np.testing.assert_array_equal(
+        *(np.load(run.path / "model.npz")["theta"] for run in (place, local))
+    )
+
+
+@pytest.mark.parametrize("how", ["median", "trimmed", "krum"])
+def test_robust_aggregation_is_the_same_on_flower(how: str, values: Values) -> None:
+    chosen = ["strategy=sofim", f"aggregation={how}"]
+    grid = InProcessGrid.simulated(2)
+    same(
+        session.run(values(*chosen)),
+        session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)),
+    )
