@@ -51,6 +51,19 @@ def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> No
     assert len(grid.asked) >= nodes * 5  # a greeting and four rounds each
 
 
+def test_exact_noise_is_remembered_in_integers(values: Values) -> None:
+    chosen = ["strategy=ftrl", "privacy.noise=exact"]
+    runs = [
+        session.run(values(*chosen)),
+        session.run(values(*chosen, "engine=flower"), engine=over(InProcessGrid.simulated(2))),
+    ]
+    for place in runs:
+        saved = np.load(place.path / "checkpoint.npz")
+        (nodes,) = (saved[name] for name in saved.files if name.endswith("nodes"))
+        assert nodes.dtype == np.int64
+        assert (nodes % 1024).any()  # no float32 was in between
+
+
 @pytest.mark.parametrize("name", ["sofim", "fedavg", "pfedsop"])
 def test_a_part_of_the_clients_in_each_round(name: str, values: Values) -> None:
     chosen = [f"strategy={name}", "participation=0.5"]
