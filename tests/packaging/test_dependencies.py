@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Distributions that are imported under another name.
 NAMES = {"yaml": "pyyaml", "hydra": "hydra-core", "PIL": "pillow", "sklearn": "scikit-learn"}
+CALLS = ("optional", "find_spec", "importorskip", "reference")  # they import by name
 OURS = {"fedsofim", "fedsofim_kernel"}
 # Programs, plug-ins and stubs, which nothing imports.
 TOOLS = {"ruff", "mypy", "types-pyyaml", "pytest-xdist"}
@@ -34,7 +35,7 @@ def named(node):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return [node.module]
-    if isinstance(node, ast.Call) and called in ("optional", "find_spec", "importorskip"):
+    if isinstance(node, ast.Call) and called in CALLS:
         return [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
     return ["torchvision"] if called == "torchvision" else []  # data/vision.py's own door
 

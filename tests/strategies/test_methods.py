@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from dp_accounting import get_epsilon_gaussian
 from fedsofim.clients import Client
 from fedsofim.clients.covariance import Covariance
@@ -20,6 +19,7 @@ from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.rule import aggregate, start, step
 from fedsofim.strategies.scaffold import Scaffold
+from references import reference
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
@@ -27,6 +27,8 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.models import head
 from fedsofim.privacy.plan import Plan
+
+torch = reference("torch")
 
 ROUNDS, CLASSES, FEATURES = 6, 3, 4
 
