@@ -157,14 +157,12 @@ def test_a_mistake_of_the_last_run_comes_before_the_first(inside, tmp_path, smal
     assert [p.name for p in tmp_path.iterdir()] == ["small.npz"]
 
 
-def test_what_the_system_refuses_is_told_with_its_path(inside, tmp_path):
-    done = inside("report", tmp_path, "--out", tmp_path / "no" / "such" / "place.html")
-    assert done.returncode == 2  # nothing to report on
-    (tmp_path / "taken").mkdir()
-    done = inside("features", "dataset=npz", f"dataset.path={tmp_path / 'taken'}")
-    assert done.returncode in (1, 2)
-    assert str(tmp_path / "taken") in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_what_the_system_refuses_is_told_with_its_path(inside, tmp_path, small):
+    assert inside("run", *small, "rounds=1", "output.dir=mine").returncode == 0
+    done = inside("report", "mine", "--out", "small.npz/page.html")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line == "fedsofim: small.npz/page.html: Not a directory"
 
 
 # What works
