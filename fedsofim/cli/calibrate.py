@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from fedsofim.cli.keys import keyed
 from fedsofim.core.arguments import Parser
-from fedsofim.core.errors import require
 
 ABOUT = """The noise that keeps a budget, with the keys of 'fedsofim run':
   fedsofim calibrate privacy.epsilon=10 privacy.delta=1e-5 rounds=70
@@ -25,19 +24,10 @@ def main(arguments: Sequence[str]) -> None:
     chosen = parser().read(arguments)
     from fedsofim.config.compose import compose
     from fedsofim.config.schema import parse
+    from fedsofim.runs.calibration import calibration
 
     config = parse(compose(chosen.overrides))
-    plan = config.plan()
-    require(config.private, "privacy.epsilon=inf: a run without privacy needs no noise")
-    row = {
-        "epsilon": plan.epsilon(),
-        "delta": plan.delta,
-        "releases": plan.releases,
-        "noise_multiplier": plan.noise_multiplier,
-        "noise_std": plan.noise_std,
-        "mu": plan.mu(),
-        "client_noise_std": plan.client_noise_multiplier * plan.clip,
-    }
+    row = calibration(config)._asdict()
     if chosen.json:
         return print(json.dumps(row))
     width = max(map(len, row))

@@ -62,12 +62,12 @@ def main(arguments: Sequence[str]) -> None:
                 show(description=name)
                 for table in choose(MAKERS, name, "reproduce")(study, out, name):
                     _show(table)
-                console.print(f"{name}: {time.perf_counter() - began:.1f} s")
+                console().print(f"{name}: {time.perf_counter() - began:.1f} s")
     except KeyboardInterrupt:
         again = shlex.join(["fedsofim", "reproduce", *arguments])
         raise Stopped(f"Stopped. Go on with: {again}") from None
     results.forget()
-    console.print(f"Written to {out}", soft_wrap=True)
+    console().print(f"Written to {out}", soft_wrap=True)
 
 
 MOST = 16  # columns; of a wider table the first and the last are shown, and the files have all
@@ -80,15 +80,15 @@ def _show(table: "Table") -> None:
 
     shown = list(range(len(table.header)))
     shown = [0, 1, 2, 3, *shown[-5:]] if len(shown) > MOST else shown
-    if not console.is_terminal:  # whole, however narrow the pipe is taken to be
-        console.print(table.title, soft_wrap=True, markup=False)
+    if not console().is_terminal:  # whole, however narrow the pipe is taken to be
+        console().print(table.title, soft_wrap=True, markup=False)
         for row in (table.header, *table.rows):
             cells = (f"{row[i]:>14}" for i in shown)
-            console.print(" ".join(cells), soft_wrap=True, markup=False)
+            console().print(" ".join(cells), soft_wrap=True, markup=False)
         return
     rich = RichTable(title=table.title, title_justify="left")
     for i in shown:
         rich.add_column(table.header[i], justify="right", no_wrap=i < 2)
     for row in table.rows:
         rich.add_row(*(row[i] for i in shown))
-    console.print(rich)
+    console().print(rich)

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def train(overrides: Sequence[str], *, several: bool) -> None:
     """Train from these overrides; `several`: from each combination of their values."""
+    from fedsofim.cli.terminal import Terminal
     from fedsofim.config.compose import compose_many, expand, make_absolute
     from fedsofim.config.schema import parse
     from fedsofim.engines import check
@@ -47,4 +48,5 @@ def train(overrides: Sequence[str], *, several: bool) -> None:
     for number, (given, values) in enumerate(jobs):
         own = values["output"]["dir"]
         place = Path(str(own)) / str(number) if several and own else None
-        run(values, place, command=shlex.join(["fedsofim", "run", *given]))
+        command = shlex.join(["fedsofim", "run", *given])
+        run(values, place, command=command, observer=Terminal())

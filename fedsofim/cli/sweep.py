@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
         raise stopped("sweep", arguments, path) from None
     _show_best(rows, [o.split("=", 1)[0] for o in overrides if "," in o])
     seconds = time.perf_counter() - began
-    console.print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
+    console().print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
 
 
 def place(given: str | None, command: str) -> Path:
@@ -89,4 +89,4 @@ def _show_best(rows: Sequence[dict[str, Any]], varied: Sequence[str], most: int 
         spread = f"{stdev(values):.2f}" if len(values) > 1 else "-"
         shown = [f"{value:g}" if isinstance(value, float) else value for value in settings]
         table.add_row(*shown, f"{mean(values):.2f}", spread, str(len(values)))
-    console.print(table)
+    console().print(table)

@@ -53,12 +53,12 @@ def main(arguments: Sequence[str]) -> None:
     for epsilon, choice in choices.items():
         shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
         accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
-        console.print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
+        console().print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
     if only is None and all(word.startswith("dataset") for word in overrides):
         written = write_settings(overrides, strategy, choices)
-        console.print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
+        console().print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
     tried = sum(choice.tried for choice in choices.values())
-    console.print(
+    console().print(
         f"{tried} configurations in {time.perf_counter() - began:.1f} s. They were compared on "
         f"{HOLDOUT:.0%} of the private training records, without noise: this choice is not covered "
         "by the epsilon of a later run. Tune on public data, or charge for it, where that matters."

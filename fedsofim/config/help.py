@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.schema import Config, kinds_of
+from fedsofim.core.settings import Inline
 
 HEADER = """usage: fedsofim run [group=option ...] [key=value ...] [--multirun] [--cfg job] [--help]
 
@@ -55,7 +56,7 @@ def _section(name: str, section: dict[str, Any], kind: type) -> Iterator[str]:
     about = _meanings(kind)
     for key, value in section.items():
         if key != "name":
-            yield from _entry(f"  {name}.{key}={_shown(value)}", about[key])
+            yield from _entry(f"  {name}.{key}={_shown(value)}", about.get(key, ""))
 
 
 def _entry(left: str, right: str) -> list[str]:
@@ -82,6 +83,9 @@ def _meanings(kind: type) -> dict[str, str]:
         for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block, re.MULTILINE):
             found[name] = _plain(text)
     for name, hint in get_type_hints(kind).items():
+        if isinstance(hint, type) and issubclass(hint, Inline):
+            found |= _meanings(hint)
+            continue
         options = get_args(hint) if get_origin(hint) is Literal else ()
         if name in found and not all(option in found[name] for option in options):
             found[name] += f" One of {', '.join(options)}."

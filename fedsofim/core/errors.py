@@ -1,6 +1,7 @@
 """Mistakes that a user can mend, told in one line."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -10,8 +11,16 @@ class ConfigError(ValueError):
     """A value the user gave is wrong; the message is one line that says what would be right."""
 
 
-class Stopped(Exception):  # noqa: N818 - nothing went wrong
-    """Somebody asked to stop; the message is one line that says how to go on."""
+class Stopped(Exception):  # noqa: N818 - a wish that was followed, not an error
+    """Somebody asked to stop, and nothing is lost; the message is one line that says how to go on.
+
+    Attributes:
+        path: the directory from which to go on, if there is one.
+    """
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 def require(condition: bool, message: str) -> None:

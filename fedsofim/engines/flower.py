@@ -1,6 +1,5 @@
 """The engine over a Flower grid, whatever is behind it: Ray processes or real machines."""
 
-import math
 from functools import partial
 from typing import Any
 
@@ -50,11 +49,8 @@ def over(grid: Grid, roster: Roster | None = None) -> Run:
             if G is None:
                 notes["skipped"] = True
             t = strategy.state.t
-            if strategy.charged > config.cost(t):
-                # A client that lost its last release has charged itself twice for a round.
-                spent = experiment.plan.epsilon(strategy.charged)
-                notes["epsilon"] = spent if math.isfinite(spent) else None
-            stop = on_round(latest, G, **notes)
+            # More than the config says if a client, who lost its last release, charged it again.
+            stop = on_round(latest, G, charged=strategy.charged, **notes)
             return stop or (t < config.rounds and not affordable(experiment, strategy.charged, t))
 
         strategy = FLOWER.get(type(config.strategy), RuleStrategy)(

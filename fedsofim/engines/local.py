@@ -15,7 +15,7 @@ class OnRound(Protocol):
         """Record a round, and say whether to stop.
 
         Args:
-            now: the new state.
+            now: the new state; its record is the session's to write.
             G: the aggregate; `None` if the round was skipped.
             **notes: what else belongs in the round's row, such as the replies that were dropped.
         """
@@ -25,7 +25,7 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train from `state`, the initial one or a checkpoint's, to the last round."""
     config = experiment.config
     simulation = Simulation(config, experiment.clients, experiment.plan)
-    server, memory = state
+    server, memory = state.server, state.clients
     if server.t == 0 and (released := simulation.set_up()) is not None:
         server = config.strategy.set_up(server, released)
     while server.t < config.rounds:

@@ -2,7 +2,8 @@
 
 A Flower app of your own can use them as any other strategy:
 
-    strategy = DPFedSOFIM(Sofim(lr=0.8, rho=0.5, beta=0.9), Terms(job=..., clients=20, rounds=70))
+    rule = Sofim(rate=Rate(0.8), rho=0.5, beta=0.9)
+    strategy = DPFedSOFIM(rule, Terms(job=..., clients=20, rounds=70))
     result = strategy.start(grid, ArrayRecord({"theta": Array(theta)}))
 """
 

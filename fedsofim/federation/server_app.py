@@ -28,6 +28,7 @@ from fedsofim.federation.roster import Roster
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.experiment import prepare
+from fedsofim.runs.observer import Text
 
 app = ServerApp()
 
@@ -69,8 +70,8 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
     engine = over(grid, roster)
     experiment = deployment.prepare(config, test, roster) if roster.deployed else prepare(config)
     if path:
-        return session.resume(path, experiment=experiment, engine=engine)
-    return session.run(values, experiment=experiment, engine=engine)
+        return session.resume(path, experiment=experiment, engine=engine, observer=Text())
+    return session.run(values, experiment=experiment, engine=engine, observer=Text())
 
 
 def _compose(overrides: str) -> dict[str, Any]:

@@ -49,6 +49,43 @@ def style(i: int) -> Style:
     return Style(COLOURS[i % len(COLOURS)], dashes, MARKS[i % len(MARKS)])
 
 
+class _Frame(NamedTuple):
+    """Where values lie on a chart: from `low` to `high` across, between the first and last `ys`."""
+
+    low: float
+    high: float
+    xs: Sequence[float]
+    ys: Sequence[float]
+    log_x: bool
+    width: int
+    height: int
+    left: int = 52
+    right: int = 14
+    top: int = 34
+    bottom: int = 42
+
+    def place(self, x: float, y: float) -> Point:
+        """The point's place in pixels."""
+        across = ((math.log10(x) if self.log_x else x) - self.low) / ((self.high - self.low) or 1)
+        up = (y - self.ys[0]) / (self.ys[-1] - self.ys[0])
+        return Point(
+            self.left + across * (self.width - self.left - self.right),
+            self.height - self.bottom - up * (self.height - self.top - self.bottom),
+        )
+
+    def axes(self, x: str) -> list[str]:
+        """Grid lines, ticks and the name of the x axis."""
+        edge, out = self.width - self.right, []
+        for tick in self.ys:
+            y = self.place(1.0, tick).y
+            out.append(f'<path d="M{self.left} {y:.1f}H{edge}" class="grid"/>')
+            out.append(_text(self.left - 6, y + 4, f"{tick:g}", "end"))
+        under = self.height - self.bottom + 16
+        for tick in self.xs:
+            out.append(_text(self.place(tick, self.ys[0]).x, under, f"{tick:g}", "middle"))
+        return [*out, _text((self.left + edge) / 2, self.height - 6, x, "middle")]
+
+
 def line_chart(
     series: Mapping[str, Sequence[Point]],
     *,
@@ -59,45 +96,31 @@ def line_chart(
     height: int = 320,
 ) -> str:
     """A line, and a band where it has one, for each series; the legend is the caller's."""
-    left, right, top, bottom = 52, 14, 34, 42
     drawn = {k: [p for p in line if math.isfinite(p.y)] for k, line in series.items()}
     points = [p for line in drawn.values() for p in line]
     if not points:
         return ""
-
-    def across(value: float) -> float:
-        return math.log10(value) if log_x else value
-
-    if log_x:
-        xs = sorted({p.x for p in points})
-        low, high = across(xs[0]), across(xs[-1])
-    else:
-        low, high = min(p.x for p in points), max(p.x for p in points)
+    xs = sorted({p.x for p in points})
+    low, high = (math.log10(v) if log_x else v for v in (xs[0], xs[-1]))
+    if not log_x:
         xs = [tick for tick in _ticks([low, high]) if low <= tick <= high]
     ys = _ticks([p.y + s * p.band for p in points for s in (-1, 1)])
-
-    def px(value: float) -> float:
-        return left + (across(value) - low) / ((high - low) or 1) * (width - left - right)
-
-    def py(value: float) -> float:
-        return height - bottom - (value - ys[0]) / (ys[-1] - ys[0]) * (height - top - bottom)
-
-    out = [_open(width, height, title), _text(left, 18, title, weight=600)]
-    for tick in ys:
-        out.append(f'<path d="M{left} {py(tick):.1f}H{width - right}" class="grid"/>')
-        out.append(_text(left - 6, py(tick) + 4, f"{tick:g}", "end"))
-    out += [_text(px(tick), height - bottom + 16, f"{tick:g}", "middle") for tick in xs]
-    out.append(_text((left + width - right) / 2, height - 6, x, "middle"))
+    frame = _Frame(low, high, xs, ys, log_x, width, height)
+    out = [_open(width, height, title), _text(frame.left, 18, title, weight=600), *frame.axes(x)]
     for i, line in enumerate(drawn.values()):
-        edge = [(px(p.x), py(p.y + p.band)) for p in line]
-        edge += [(px(p.x), py(p.y - p.band)) for p in reversed(line)]
         if any(p.band for p in line):
-            shape = "L".join(f"{a:.1f} {b:.1f}" for a, b in edge)
-            out.append(f'<path d="M{shape}Z" fill="{style(i).colour}" fill-opacity=".12"/>')
+            out.append(_band(frame, line, style(i).colour))
     for i, (name, line) in enumerate(drawn.items()):
         if line:
-            out.append(_line(name, [Point(px(p.x), py(p.y)) for p in line], style(i)))
+            out.append(_line(name, [frame.place(p.x, p.y) for p in line], style(i)))
     return "".join(out) + "</svg>"
+
+
+def _band(frame: _Frame, line: Sequence[Point], colour: str) -> str:
+    edge = [frame.place(p.x, p.y + p.band) for p in line]
+    edge += [frame.place(p.x, p.y - p.band) for p in reversed(line)]
+    shape = "L".join(f"{p.x:.1f} {p.y:.1f}" for p in edge)
+    return f'<path d="M{shape}Z" fill="{colour}" fill-opacity=".12"/>'
 
 
 def _line(name: str, points: Sequence[Point], look: Style) -> str:

@@ -13,7 +13,8 @@ from fedsofim import __version__
 from fedsofim.cli.main import COMMANDS
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.help import COLUMN, manual
-from fedsofim.config.schema import KINDS, NAMED
+from fedsofim.config.parts import GROUPS
+from fedsofim.config.schema import KINDS
 from fedsofim.models import head
 
 
@@ -74,7 +75,7 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("--cfg hydra", ["--cfg", "'job'"]),
         ("seed=0,1", ["seed=0,1: several values; try --multirun"]),
         ("dataset=mnist", ["dataset=mnist: unknown; choose one of bloodmnist, "]),
-        ("dataset.name=mnist", ["dataset.name=mnist: choose one of cifar10, cifar100, "]),
+        ("dataset.name=mnist", ["dataset.name=mnist: unknown; choose one of cifar10, cifar100, "]),
         ("dataset=npz", ["dataset.path: name a .npz file"]),
         ("dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
         ("dataset.path=3", ["there is no such file"]),
@@ -191,7 +192,7 @@ def test_help_of_every_command(inside):
     assert inside("run", "strategy=adam", "--help").returncode == 2
 
 
-@pytest.mark.parametrize("group", sorted({*KINDS, *NAMED} - {"features", "output"}))
+@pytest.mark.parametrize("group", sorted({*KINDS, *GROUPS} - {"features", "output"}))
 def test_every_key_of_every_choice_has_a_meaning(group):
     for option in (CONF / group).glob("*.yaml"):
         chosen = [f"{group}={option.stem}"]

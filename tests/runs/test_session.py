@@ -10,8 +10,9 @@ import pytest
 from fedsofim.strategies import STRATEGIES
 
 from fedsofim.config.compose import compose
-from fedsofim.core.errors import ConfigError
+from fedsofim.core.errors import ConfigError, Stopped
 from fedsofim.runs import session
+from fedsofim.runs.observer import Text
 
 FILES = {
     "config.yaml",
@@ -45,7 +46,8 @@ def theta_of(path):
 @pytest.fixture
 def run(tmp_path, small):
     def start(*overrides, name="run"):
-        return session.run(compose([*small, f"output.dir={tmp_path / name}", *overrides])).path
+        values = compose([*small, f"output.dir={tmp_path / name}", *overrides])
+        return session.run(values, observer=Text()).path
 
     return start
 
@@ -170,10 +172,12 @@ def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "measure", interrupting)
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(Stopped) as stopped:
             run(f"strategy={strategy}", name="cut")
-    assert ended.value.code == 130
     cut = whole.parent / "cut"
+    assert stopped.value.path == cut
+    assert f"Stopped after round {stop} of 6" in str(stopped.value)
+    assert f"fedsofim resume {cut}" in str(stopped.value)
     assert len(rows_of(cut)) == stop
     assert not (cut / "summary.json").exists()
     session.resume(cut)
@@ -184,7 +188,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch)
     assert {p.name for p in cut.iterdir()} == FILES | own
 
 
-@pytest.mark.parametrize("at", ["measure", "append", "checkpoint", "_finish"])
+@pytest.mark.parametrize("at", ["measure", "append", "checkpoint", "finish"])
 def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypatch):
     whole = run("output.checkpoint_every=2", name="whole")
     owner = session.RunDir if at in ("append", "checkpoint") else session
@@ -192,7 +196,7 @@ def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypa
 
     def crash(*arguments, **options):
         calls.append(at)
-        if len(calls) == (1 if at == "_finish" else 3):
+        if len(calls) == (1 if at == "finish" else 3):
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
