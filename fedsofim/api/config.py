@@ -136,9 +136,10 @@ def named(given: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
         known = (*WORDS, *PLAIN, *GROUPS, "features", "output")
         require(top in known, _no_such_key(name, known))
         if isinstance(value, Mapping):
-            if "name" in value and name in GROUPS:
-                yield name, value["name"]
-            inner = {k: v for k, v in value.items() if k != "name" or name not in GROUPS}
+            choice = "kind" if name == "partition" else "name"
+            if choice in value and name in GROUPS:
+                yield name, value[choice]
+            inner = {k: v for k, v in value.items() if k != choice or name not in GROUPS}
             yield from ((f"{name}.{k}", v) for k, v in dotted(inner))
         else:
             yield key, value
