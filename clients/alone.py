@@ -26,6 +26,9 @@ class Alone(PersonalSteps):
 
     It sends an empty array. So nothing is charged, there is nothing to hide, and neither clip nor
     noise is applied whatever the budget: $\varepsilon = 0$ against the server and all others.
+
+    >>> Alone(lr=0.1, steps=10).disclosure.sends
+    False
     """
 
     @property

@@ -13,7 +13,6 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.disclosure import Disclosure
-from fedsofim.privacy.mechanism import BoundedSum, gaussian
 from fedsofim.privacy.plan import Protection
 
 
@@ -28,6 +27,9 @@ class Covariance(Gradient):
     Attributes:
         bound: the largest norm of a record's features with the bias, B.
         setup_share: the part of the budget, of $\mu^2$, that the covariance spends.
+
+    >>> Covariance(bound=5.0, setup_share=0.05).disclosure.setup_share
+    0.05
     """
 
     setup_kind: ClassVar[str | None] = "covariance"
@@ -49,10 +51,9 @@ class Covariance(Gradient):
         z = plan.client_setup_multiplier(unit)
         covariances = []
         for i, records in clients:
-            D = examples_of(records)
-            x = D.x * np.minimum(1, self.bound / D.norm)
-            S = BoundedSum(x @ x.T, self.bound**2)
-            upper = np.triu(gaussian(S, z, noise(i, 0)))
+            D, source = examples_of(records), noise(i, 0)
+            S = D.second_moment(self.bound, source.exact)
+            upper = np.triu(source.gaussian(S, z))
             E = upper + np.triu(upper, 1).swapaxes(-1, -2)
-            covariances.append((S.value + E) / D.size)
+            covariances.append(((S.value + E) * S.unit / D.size).astype(D.x.dtype))
         return np.stack(covariances)

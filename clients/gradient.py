@@ -13,7 +13,11 @@ from fedsofim.privacy.plan import Protection
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient(Program):
-    """The client of DP-FedGD, DP-FedSOFIM and all that differ in the server's rule alone."""
+    """The client of DP-FedGD, DP-FedSOFIM and all that differ in the server's rule alone.
+
+    >>> Gradient().disclosure.releases(70)
+    70
+    """
 
     @property
     def disclosure(self) -> Disclosure:
@@ -38,4 +42,4 @@ class Gradient(Program):
     ) -> tuple[Array, Stateless]:
         theta = received["theta"]
         thetas = np.broadcast_to(theta, (len(clients), *theta.shape))
-        return noisy_gradients(thetas, clients, plan, noise), state
+        return noisy_gradients(thetas, clients, plan, noise), state  # Eq. (2); Algorithm 1, line 8

@@ -22,7 +22,7 @@ Gradients = Callable[[Array, Sequence[Client], int], Array]
 def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     """Mean gradients without clip or noise, for steps whose result stays on the client."""
     pairs = zip(theta, clients, strict=True)
-    return np.stack([D.clipped_gradient_sum(y, math.inf) / D.size for y, (_, D) in pairs])
+    return np.stack([D.gradient_sum(y, math.inf).value / D.size for y, (_, D) in pairs])
 
 
 def released_gradients(plan: Protection, noise: Noise) -> Gradients:
@@ -47,6 +47,9 @@ class PersonalSteps(LocalSteps):
 
     Attributes:
         batch_size: how many records a step uses; all by default, and always with a budget.
+
+    >>> PersonalSteps(lr=0.1, steps=5, batch_size=100).disclosure.uses_part
+    True
     """
 
     keeps_models: ClassVar[bool] = True

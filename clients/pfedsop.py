@@ -78,7 +78,7 @@ def personal_step(drift: Array, shared: Array, sharpness: Scale, rho: Scale) -> 
         One step a client, of the shape and dtype of `drift`.
     """
     beta = gompertz(angle(drift, shared), sharpness)
-    blend = (1 - beta) * drift + beta * shared
+    blend = (1 - beta) * drift + beta * shared  # the personal gradient, Delta^p_i
     squares = (blend**2).sum(axis=(-2, -1), keepdims=True)
     return np.where(np.isnan(beta), 0.0, blend / (rho + squares)).astype(drift.dtype)
 
@@ -126,5 +126,6 @@ class PFedSOP(TunedSteps):
         eta_1, rho, sharpness = (received[name] for name in ("lr", "rho", "sharpness"))
         x = state.theta - eta_1 * personal_step(state.drift, received["drift"], sharpness, rho)
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
+        # Delta_i of the paper's round:
         drift = (x - y) / self.lr  # from after the personal step: what SGD alone did
         return drift, PFedSOPState(y, drift, state.steps + self.steps)

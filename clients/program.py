@@ -15,11 +15,11 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
-from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
+from fedsofim.privacy.mechanism import NoiseSource, add_gaussian
 from fedsofim.privacy.plan import Protection
 
-# The noise stream of a client, by its id and the number of the draw within the round.
-Noise = Callable[[int, int], NormalSource]
+# Where a client's noise comes from, by its id and the number of the draw within the round.
+Noise = Callable[[int, int], NoiseSource]
 
 
 class Client(NamedTuple):
@@ -37,10 +37,9 @@ class Stateless(NamedTuple):
 class Program(ABC):
     r"""A kind of client.
 
-    What it discloses is stated by every class itself, in its own body: a class that only inherits
-    the `disclosure` of its base is refused when Python reads it, for whoever changes what a client
-    does must look at what it then discloses. Where that is the same, it says so:
-    `return super().disclosure`.
+    Every class states what it discloses, in its own body. One that only inherits the `disclosure`
+    of its base is refused when Python reads it: whoever changes what a client does must look at
+    what it then discloses. Where that is the same, `return super().disclosure` says so.
 
     Attributes:
         needs: the names that the server must broadcast.
@@ -126,13 +125,13 @@ def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> lis
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
-    return [client._replace(data=client.data.under(factors)) for client in clients]
+    return [client._replace(data=client.data.with_transform(factors)) for client in clients]
 
 
 def noisy_gradients(
     thetas: Array, clients: Sequence[Client], plan: Protection, noise: Noise, draw: int = 0
 ) -> Array:
-    r"""Each client's clipped, noisy mean gradient, Eq. (2): $(S_i + E_i) / |D_i|$.
+    r"""Each client's clipped, noisy mean gradient, Eqs. (1) and (2): $(S_i + E_i) / |D_i|$.
 
     $S_i$ is the sum of per-example gradients clipped to C and $E_i \sim N(0, (C z_i)^2 I)$. Each
     call is charged: it is $\mu$-GDP for every record of the client, as `Plan.events` says.
@@ -150,6 +149,7 @@ def noisy_gradients(
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
-        S = BoundedSum(D.clipped_gradient_sum(y, plan.clip), plan.clip)
-        np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
+        source = noise(i, draw)
+        S = D.gradient_sum(y, plan.clip, source.exact)
+        np.divide(add_gaussian(S, plan.client_noise_multiplier, source), D.size, out=g)
     return out

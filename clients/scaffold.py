@@ -28,6 +28,9 @@ class ScaffoldSteps(LocalSteps):
 
     Only the drift $x - y_K$ is sent: the server derives the change of $c_i$ from it. Both are
     functions of the noisy gradients, so nothing but these is charged.
+
+    >>> ScaffoldSteps(lr=0.1, steps=7).disclosure.shares_noise
+    False
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta", "c"})
@@ -57,5 +60,6 @@ class ScaffoldSteps(LocalSteps):
         drift = np.zeros_like(c_i)  # x - y
         for k in range(self.steps):
             g = noisy_gradients(x - drift, clients, plan, noise, draw=k)
-            drift = drift + self.lr * (g + c - c_i)
+            drift = drift + self.lr * (g + c - c_i)  # Karimireddy et al., Algorithm 1
+        # The same, option II.
         return drift, ScaffoldState(c_i - c + drift / (self.steps * self.lr))

@@ -25,6 +25,9 @@ class LocalSteps(Program):
     Attributes:
         lr: the client's learning rate $\eta_l$.
         steps: how many local steps, K.
+
+    >>> LocalSteps(lr=0.1, steps=5).disclosure.releases(70)
+    350
     """
 
     lr: float
@@ -60,5 +63,6 @@ class LocalSteps(Program):
         drift = np.zeros((len(clients), *x.shape), x.dtype)  # x - y
         for k in range(self.steps):
             g = noisy_gradients(x - drift, clients, plan, noise, draw=k)
+            # McMahan et al., Algorithm 1, ClientUpdate; with mu, Li et al., Eq. (2).
             drift = drift + self.lr * (g - mu * drift)
         return drift, state

@@ -21,6 +21,7 @@ MEDMNIST = (  # the 2D sets
     *("organcmnist", "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist"),
 )
 MEDMNIST_SIZES = (28, 64, 128, 224)
+NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners")
 
 
 class Dataset(NamedTuple):
@@ -84,8 +85,7 @@ class DatasetConfig:
     holdout: float = 0.0
 
     def __post_init__(self) -> None:
-        names = [*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners"]
-        require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(self.name in NAMES, f"name={self.name}: choose one of {', '.join(NAMES)}")
         require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
@@ -163,7 +163,7 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
     with npz.naming(file):
         npz.check_seal(arrays)
         known = npz.provenance(arrays).get("dataset", {}).get("classes")
-        data = _dataset(arrays, config.classes or known)
+        data = checked(arrays, config.classes or known)
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
         data = data._replace(sha256=sha256, client_id=ids)
@@ -206,7 +206,8 @@ def hold_out(data: Dataset, share: float) -> Dataset:
     )
 
 
-def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
+def checked(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
+    """A data set of features from named arrays; every fault is an error."""
     train_x, train_y = split_of(arrays, "train")
     test_x, test_y = split_of(arrays, "test")
     require(

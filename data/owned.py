@@ -8,7 +8,6 @@ is wrong would be for the server to see.
 """
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from fedsofim.data.datasets import split_of
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.core.files import locked
 from fedsofim.models import head
 
 ARRAYS = ("x", "norm", "y")
@@ -32,12 +32,14 @@ class Records(NamedTuple):
         norm: the norm of each column, `(N,)`.
         y: labels, `(N,)`.
         classes: how many classes there are, as the owner says.
+        digest: of all features and labels, in their order, whatever file they come from.
     """
 
     x: Array
     norm: Array
     y: Array
     classes: int
+    digest: str
 
     @property
     def features(self) -> int:
@@ -65,26 +67,28 @@ def open_records(file: Path, cache: Path, classes: int) -> Records:
     source = repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns, classes))
     place = cache / f"records-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     if not place.is_dir():
-        _make(file, cache, place, classes)
+        x, y = _read(file)
+        largest = int(y.max())
+        require(largest < classes, f"{file}: a label is {largest}, but there are {classes} classes")
+        with locked(cache / "records.lock"):
+            _make(x, y, cache, place)
     x, norm, y = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS)
-    return Records(x, norm, y, classes)
+    return Records(x, norm, y, classes, (place / "digest").read_text())
 
 
-def _make(file: Path, cache: Path, place: Path, classes: int) -> None:
-    x, y = _read(file)
-    largest = int(y.max())
-    require(largest < classes, f"{file}: a label is {largest}, but there are {classes} classes")
+def _make(x: Array, y: Array, cache: Path, place: Path) -> None:
+    """Keep the records, unless another process was faster, and nothing that was there before."""
+    if place.is_dir():
+        return
+    for old in (*cache.glob("records-*"), *cache.glob(".records-*")):
+        shutil.rmtree(old, ignore_errors=True)
     ready = head.examples(x, np.zeros(len(y), np.intp), 1)
-    draft = cache / f".{place.name}.{os.getpid()}"
-    draft.mkdir(parents=True, mode=0o700)
+    draft = cache / f".{place.name}"
+    draft.mkdir(mode=0o700)
     for name, array in zip(ARRAYS, (ready.x, ready.norm, y), strict=True):
         np.save(draft / f"{name}.npy", array)
-    for old in cache.glob("records-*"):
-        shutil.rmtree(old, ignore_errors=True)
-    try:
-        draft.rename(place)
-    except OSError:  # another process was faster
-        shutil.rmtree(draft, ignore_errors=True)
+    (draft / "digest").write_text(npz.digest({"x": ready.x, "y": y.astype(np.int64)}))
+    draft.rename(place)
 
 
 def _read(file: Path) -> tuple[Array, Array]:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,13 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch, tmp_path_factory):
+    """No test touches the user's own ledgers, nor those of another test."""
+    place = tmp_path_factory.getbasetemp() / "state" / uuid.uuid4().hex
+    monkeypatch.setenv("FEDSOFIM_STATE", str(place))
 
 
 @pytest.fixture

@@ -44,13 +44,13 @@ def _options(group: str) -> list[str]:
 
 
 def _described(group: str) -> dict[str, str]:
-    """What each option's class says of itself first, or else its file."""
-    from fedsofim.config.schema import NAMED
+    """What each option's file says of it first, or else its class."""
+    from fedsofim.config.parts import GROUPS
 
-    classes: Mapping[str, type] = NAMED.get(group, {})
+    classes: Mapping[str, type] = GROUPS[group].known if group in GROUPS else {}
     folder = shipped("conf") / group
     described = {name: comment(folder / f"{name}.yaml") for name in _options(group)}
-    return described | {name: _first_line(kind) for name, kind in classes.items()}
+    return {name: _first_line(kind) for name, kind in classes.items()} | described
 
 
 def _first_line(kind: type) -> str:

@@ -24,6 +24,7 @@ COMMANDS = {  # in the order of the help page
     "calibrate": "the noise for a budget, the budget for a noise",
     "features": "images to a file of features",
     "list": "the strategies, data sets, transforms … that there are",
+    "ledger": "what an owner's records were charged for: show, verify, adopt",
     "deploy": "real machines: server, register, client; rehearse: all on this one",
     "completion": "let the shell complete commands and keys: bash, zsh, fish",
 }

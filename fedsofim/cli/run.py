@@ -37,13 +37,14 @@ def train(overrides: Sequence[str], *, several: bool) -> None:
     from fedsofim.cli.terminal import Terminal
     from fedsofim.config.compose import compose_many, expand, make_absolute
     from fedsofim.config.schema import parse
+    from fedsofim.engines import check
     from fedsofim.runs.session import run
 
     asked = expand(overrides) if several else [list(overrides)]
     jobs = list(zip(asked, compose_many(asked), strict=True))
     for _, values in jobs:
         make_absolute(values, Path.cwd())
-        parse(values)  # a mistake in the last is told before the first is trained
+        check(parse(values).engine.name)  # the last one's mistakes come before the first one's work
     for number, (given, values) in enumerate(jobs):
         own = values["output"]["dir"]
         place = Path(str(own)) / str(number) if several and own else None

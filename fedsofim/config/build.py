@@ -83,7 +83,10 @@ def _coerce(kind: Any, value: Any, where: str) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         if value is None and type(None) in get_args(kind):
             return None
-        (kind,) = (k for k in get_args(kind) if k is not type(None))
+        kinds = [k for k in get_args(kind) if k is not type(None)]
+        if len(kinds) > 1:
+            return value  # a part that was built already
+        kind = kinds[0]
     if get_origin(kind) is Literal:
         require(
             value in get_args(kind),

@@ -97,6 +97,10 @@ def _check_privacy(config: "Config", disclosure: Disclosure) -> None:
         "together; use replace-one, or client.batches=1",
     )
     require(
+        privacy.noise == "seeded" or config.model.linear or privacy.adjacency == "replace-one",
+        "privacy.noise=exact: a network's bound is for replacing a record; use replace-one",
+    )
+    require(
         not (disclosure.uses_part and config.private),
         "client.batch_size: a step is charged to all records of a client, so with a budget it "
         "uses them all; give client.batch_size=null, or privacy=none",

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedsofim.config.chosen import settings_for
 from fedsofim.config.overrides import telling
+from fedsofim.config.parts import offer
 from fedsofim.core.shipped import shipped
 
 CONF = shipped("conf")
@@ -150,5 +151,6 @@ def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, An
 def _compose(overrides: Sequence[str]) -> DictConfig:
     import hydra
 
+    offer(overrides)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", list(overrides))

@@ -56,7 +56,7 @@ def _section(name: str, section: dict[str, Any], kind: type) -> Iterator[str]:
     about = _meanings(kind)
     for key, value in section.items():
         if key != "name":
-            yield from _entry(f"  {name}.{key}={_shown(value)}", about[key])
+            yield from _entry(f"  {name}.{key}={_shown(value)}", about.get(key, ""))
 
 
 def _entry(left: str, right: str) -> list[str]:

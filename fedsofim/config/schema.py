@@ -7,19 +7,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from fedsofim.clients import CLIENTS, Program
-from fedsofim.config.build import build
+from fedsofim.clients import Program
+from fedsofim.clients.program import Noise
+from fedsofim.config.build import build, settings_of
 from fedsofim.config.checks import check
-from fedsofim.core.errors import ConfigError, choose, require
+from fedsofim.config.parts import GROUPS, find
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.features import Extraction
-from fedsofim.data.partition import Partition
+from fedsofim.data.own import Data
+from fedsofim.data.partition import Division
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
-from fedsofim.models.kinds import MODELS, Head, Model
+from fedsofim.models.kinds import Head, Model
+from fedsofim.models.metrics import Metric
+from fedsofim.privacy.exact import ExactNoise
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Aggregation, Plan, Privacy
-from fedsofim.strategies import STRATEGIES, Rule
-from fedsofim.transforms.kfc import TRANSFORMS, Transform
+from fedsofim.strategies import Rule
+from fedsofim.transforms.kfc import Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +103,10 @@ class Config:
             by their public sizes.
     """
 
-    dataset: DatasetConfig
+    dataset: DatasetConfig | Data
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
-    partition: Partition
+    partition: Division
     client: Program
     strategy_name: str
     strategy: Rule
@@ -112,6 +118,7 @@ class Config:
     aggregation: Aggregation
     model: Model = field(default_factory=Head)
     transform: Transform = field(default_factory=Transform)
+    metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
     text: str = ""
 
@@ -130,6 +137,12 @@ class Config:
             rounds=self.rounds,
         )
 
+    def noise(self, t: int) -> Noise:
+        """The noise of the clients of a simulation in round `t`; negative before the first."""
+        if self.privacy.noise == "exact":
+            return lambda client, draw: ExactNoise()
+        return seeded(self.seed, t)
+
     @property
     def private(self) -> bool:
         """Whether the run promises anything."""
@@ -146,12 +159,16 @@ class Config:
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
         parts = [self.transform.name] if self.transform.name != "none" else []
         parts += [self.model.name] if not self.model.linear else []
-        return "-".join([*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"])
+        strategy = self.strategy_name.rpartition(":")[2]  # of package.module:MyRule, MyRule
+        return "-".join([*parts, strategy, self.dataset.name, budget, f"seed{self.seed}"])
 
     @property
     def extraction(self) -> Extraction:
         """Where the features come from."""
-        return Extraction(dataset=self.dataset, backbone=self.backbone, features=self.features)
+        made = self.dataset
+        if isinstance(made, Data):
+            raise ConfigError(f"dataset={made.name}: is made by code, and needs no features")
+        return Extraction(dataset=made, backbone=self.backbone, features=self.features)
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
@@ -177,41 +194,34 @@ class Config:
         return self.plan().epsilon(self.cost(self.rounds if rounds is None else rounds))
 
 
+# The sections that are always of one kind.
 KINDS: dict[str, type[Any]] = {
-    "dataset": DatasetConfig,
     "backbone": BackboneConfig,
     "features": FeaturesConfig,
-    "partition": Partition,
     "privacy": Privacy,
     "engine": Engine,
     "output": Output,
 }
-NAMED: dict[str, Mapping[str, type[Any]]] = {
-    "client": CLIENTS,
-    "strategy": STRATEGIES,
-    "model": MODELS,
-    "transform": TRANSFORMS,
-}
+OPTIONAL = ("model", "transform", "metric")  # a config may be older than the choice
 
 
 def kinds_of(values: Mapping[str, Any]) -> dict[str, type[Any]]:
     """The class of each part of a plain config, as Hydra composes it."""
-    for key in (*KINDS, "client", "strategy"):
+    for key in (*KINDS, *(group for group in GROUPS if group not in OPTIONAL)):
         require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
-    return KINDS | {
-        key: choose(registry, values[key].get("name"), f"{key}.name")
-        for key, registry in NAMED.items()
-        if key in values  # else a default: the config was written before there was a choice
-    }
+    chosen = {group: values[group] for group in GROUPS if group in values}
+    return KINDS | {g: find(g, part.get(GROUPS[g].key)) for g, part in chosen.items()}
 
 
 def parse(values: Mapping[str, Any]) -> Config:
     """Check a plain config, and give it types."""
     kinds, typed = kinds_of(values), dict(values)
-    for key in NAMED.keys() & kinds.keys():
-        typed[key] = {k: v for k, v in values[key].items() if k != "name"}
-    typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
-    typed["partition"] = _counted(values["partition"], typed["dataset"])
+    for group, kind in kinds.items():
+        key = GROUPS[group].key if group in GROUPS else ""
+        if key not in settings_of(kind):  # else the name is one of its settings
+            typed[group] = {k: v for k, v in values[group].items() if k != key}
+    typed["dataset"] = build(kinds.pop("dataset"), typed["dataset"], "dataset")
+    typed["partition"] = _counted(typed["partition"], typed["dataset"])
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
     derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
@@ -220,7 +230,7 @@ def parse(values: Mapping[str, Any]) -> Config:
     return config
 
 
-def _counted(partition: Mapping[str, Any], dataset: DatasetConfig) -> Mapping[str, Any]:
+def _counted(partition: Mapping[str, Any], dataset: DatasetConfig | Data) -> Mapping[str, Any]:
     """A natural partition's number of clients is in the data."""
     if partition.get("kind") == "natural" and partition.get("clients") is None:
         return {**partition, "clients": dataset.client_count()}

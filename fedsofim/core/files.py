@@ -1,39 +1,80 @@
-"""Files that are never seen half-written."""
+"""Files that are never seen half-written, locks that end with their process, and where they are."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
     """A name to write to; what is there then becomes `path`, if nothing fails.
 
     Either the old or the new file is there, even after a power cut.
+
+    Args:
+        path: the file.
+        sync_name: whether it is the new one for certain when this returns; it takes as long again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield draft
-        with draft.open("rb") as written:
+        with draft.open("rb+") as written:
             os.fsync(written.fileno())
         os.replace(draft, path)
-        sync_folder(path.parent)
+        if sync_name:
+            sync_folder(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, sync_name: bool = True) -> None:
     """Replace a file as a whole."""
-    with whole(path) as draft:
+    with whole(path, sync_name=sync_name) as draft:
         draft.write_bytes(content)
+
+
+def remove_drafts(folder: Path, name: str) -> None:
+    """Remove what processes that were killed while writing `name`, a pattern, left behind.
+
+    Only where a lock keeps all others from writing it.
+    """
+    for draft in folder.glob(f".{name}.*"):
+        draft.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
     """Let a new or replaced file's name in this folder survive a power cut, too."""
+    if sys.platform == "win32":  # where a folder cannot be opened, and need not be
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked(path: Path, seconds: float = -1) -> Iterator[None]:
+    """Keep out all others who lock this path, processes and threads; a killed one lets go.
+
+    Args:
+        path: a file that exists for this alone.
+        seconds: how long to wait for it before a `TimeoutError`; for ever by default.
+    """
+    from filelock import FileLock  # here: it takes a while, and most commands lock nothing
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(path, timeout=seconds):
+        yield
+
+
+def user_state() -> Path:
+    """The user's own folder for what must outlive any directory of a client's."""
+    if chosen := os.environ.get("FEDSOFIM_STATE"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "fedsofim"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "fedsofim"

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import ConfigError, require
@@ -75,9 +76,26 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--adjacency", choices=["replace-one", "add-remove"], default="replace-one")
+    parser.add_argument(
+        "--policy", type=Path, help="a TOML file of rules beside the budget; see --policy-example"
+    )
+    parser.add_argument("--policy-example", action=_PolicyExample, help="print one, with all rules")
     parser.add_argument("--dir", type=Path, default=Path("client"), help="key, ledger and state")
     parser.add_argument("--port", type=int, default=9094, help="for this machine's own processes")
     parser.set_defaults(run=_client)
+
+
+class _PolicyExample(argparse.Action):
+    """Print a policy file and end, as `--help` does, whatever else is missing."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, nargs=0)
+
+    def __call__(self, *_: object) -> None:
+        from fedsofim.privacy.policy import EXAMPLE
+
+        print(EXAMPLE, end="")
+        sys.exit(0)
 
 
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,9 +187,10 @@ def _client(chosen: argparse.Namespace) -> None:
         epsilon=chosen.epsilon,
         delta=chosen.delta,
         adjacency=chosen.adjacency,
+        policy=str(chosen.policy.resolve()) if chosen.policy else "",
     )
     check_certificate(chosen.ca)
-    records = node.records()
+    records = node.start()
     print(f"{len(records.y)} records with {records.features} features", flush=True)
     key = prepare_client(folder)
     command = client_command(

@@ -81,8 +81,11 @@ class Federation:
         self.port = free_port()
         self.server: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
-        # A home of its own, so that nothing of the user's Flower set-up is touched.
-        self.environment = deploy.environment(FLWR_HOME=str(folder / "flwr"))
+        # Homes of its own, so that nothing of the user's Flower set-up is touched, and the same
+        # records can be rehearsed again.
+        self.environment = deploy.environment(
+            FLWR_HOME=str(folder / "flwr"), FEDSOFIM_STATE=str(folder / "state")
+        )
 
     def __enter__(self) -> "Federation":
         return self

@@ -10,7 +10,6 @@ from fedsofim.clients.program import transformed
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import noise_of
 from fedsofim.privacy.plan import Protection
 from fedsofim.strategies.rule import aggregate
 
@@ -31,7 +30,7 @@ class Simulation:
 
     def set_up(self) -> Array | None:
         """The aggregate of what clients release before the first round, if they do."""
-        noise = noise_of(self.config.seed, SETUP)
+        noise = self.config.noise(SETUP)
         released = self.config.client.setup(self.clients, self.plan, noise)
         if released is None:
             return None
@@ -45,7 +44,7 @@ class Simulation:
             received: what the server broadcast, by name; arrays may be stacked.
             memory: what all clients remember, stacked by client.
         """
-        config, noise = self.config, noise_of(self.config.seed, t)
+        config, noise = self.config, self.config.noise(t)
         present = config.schedule.present(t)
         self.clients = transformed(self.clients, received)
         group, remembered = [self.clients[i] for i in present], take(memory, present)

@@ -26,7 +26,9 @@ def stack_key(config: Config) -> Hashable:
     """Configurations with equal keys can be stacked."""
     sent = config.strategy.broadcast(start(config.strategy, np.zeros((2, 2), np.float32)))
     return (
-        config.extraction,
+        config.dataset,
+        config.backbone,
+        config.features,
         config.partition,
         config.client,
         config.aggregation,
@@ -37,7 +39,8 @@ def stack_key(config: Config) -> Hashable:
         config.privacy.adjacency,
         tuple(sorted(sent)),
         config.transform,
-        config.model if config.model.linear else object(),  # a network is never stacked
+        # A network is never stacked, nor is exact noise, which no two heads share.
+        config.model if config.model.linear and config.privacy.noise == "seeded" else object(),
     )
 
 

@@ -5,6 +5,7 @@ Which of the two it is, the node's own config says, never the server: a node who
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,24 +16,27 @@ from flwr.clientapp import ClientApp
 
 from fedsofim.clients import Client
 from fedsofim.config.build import build
+from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import noise_of
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import Owner, untold
+from fedsofim.federation.owner import UNTOLD, Owner, telling_nothing, untold
 from fedsofim.privacy.account import check_ahead
-from fedsofim.privacy.ledger import RefusedError
 from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.policy import Policy
+from fedsofim.privacy.refusals import Refusal, RefusedError
 from fedsofim.runs.experiment import clients_of, load_divided
 
 app = ClientApp()
 Arrays = dict[str, Array]
 Values = dict[str, Any]
+# How much of what is wrong with a message is sent back.
+TOLD = 500
 
 
 @app.query()
@@ -52,53 +56,78 @@ def _answer(
     context: Context,
     reply: Callable[[Arrays, Values, Node | None], tuple[Arrays, Values]],
 ) -> Message:
-    """Reply; what is wrong is told to the server in one line, for people to read there.
+    """Reply, or say why not.
 
-    What an owner did not foresee is not told, for nobody knows what it says about records.
+    What is wrong with the message is told to the server in one line, for people to read there; a
+    refusal in one of a few fixed texts; and of what an owner did not foresee nothing is told, for
+    nobody knows what it says about records. The owner's own log has all of it in full.
     """
     try:
         node = _node(context.node_config)
+        if node is not None:
+            node.rules().check_size(*_size(message.content))
         content = pack(*reply(*unpack(message.content), node))
+    except RefusedError as error:
+        _log(error, context)
+        content = _refusal(error.told, context, refused=True)
     except ConfigError as error:
-        content = _refusal(error, context)
+        _log(error, context)
+        content = _refusal(str(error)[:TOLD], context)
     except Exception as error:
         if "data" not in context.node_config:
             raise
-        content = _refusal(untold(error), context)
+        content = _refusal(str(untold(error)), context)
     return Message(content, reply_to=message)
 
 
-def _refusal(error: ConfigError, context: Context) -> RecordDict:
-    client, refused = context.node_config.get("partition-id", -1), isinstance(error, RefusedError)
-    return pack({}, {"error": str(error), "refused": refused, "client": client})
+def _refusal(told: str, context: Context, *, refused: bool = False) -> RecordDict:
+    client = context.node_config.get("partition-id", -1)
+    return pack({}, {"error": told, "refused": refused, "client": client})
+
+
+def _log(error: ConfigError, context: Context) -> None:
+    """Tell the owner in one line; what the server wrote may be in it, so no control characters."""
+    if "data" in context.node_config and str(error) != UNTOLD:
+        text = "".join(c if c.isprintable() else "?" for c in str(error))
+        logging.getLogger(__name__).warning("Refused: %s", text)
+
+
+def _size(content: RecordDict) -> tuple[int, int]:
+    """The bytes of a message, and of the job in it, before anything is decoded."""
+    arrays = sum(len(a.data) + len(k) for r in content.array_records.values() for k, a in r.items())
+    values = [v for record in content.config_records.values() for v in record.values()]
+    texts = [v for v in values if isinstance(v, str | bytes | list)]
+    jobs = [record.get("job", "") for record in content.config_records.values()]
+    return arrays + sum(map(len, texts)), sum(len(j) for j in jobs if isinstance(j, str))
 
 
 def _node(values: Mapping[str, Any]) -> Node | None:
-    """The owner's settings; `None` for a node of a simulation."""
+    """The owner's settings, of which nobody else hears; `None` for a node of a simulation."""
     if "data" not in values:
         require("num-partitions" in values, "node-config: names no data file")
         return None
     names = {key.replace("-", "_"): value for key, value in values.items()}
-    return build(Node, names, "node-config")
+    with telling_nothing():
+        node = build(Node, names, "node-config")
+        node.rules()
+    return node
 
 
 def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
     if node is None:
         return {}, {"owner": False}
+    config = _agreed(values["job"], node.rules())
     records = _records(node)
-    config = _agreed(values["job"])
-    rounds = config.schedule.busiest(config.rounds)
-    check_ahead(node.ledger(), config.client, config.plan(), run=values["run"], rounds=rounds)
+    rounds, ledger = config.schedule.busiest(config.rounds), node.ledger(records)
+    check_ahead(ledger, config.client, config.plan(), run=values["run"], rounds=rounds)
     said = {"size": len(records.y), "features": records.features, "classes": records.classes}
     return {}, {"owner": True, "client": node.partition_id, **said}
 
 
 def _records(node: Node) -> Records:
     """An owner's records; what is wrong with them is the owner's to know."""
-    try:
+    with telling_nothing():
         return node.records()
-    except Exception as error:
-        raise untold(error) from None
 
 
 def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
@@ -116,8 +145,7 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 def _simulated(values: Values) -> SimulatedClients:
     config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
-    noise = noise_of(config.seed, values["round"])
-    return SimulatedClients(config.client, plan, chosen, noise)
+    return SimulatedClients(config.client, plan, chosen, config.noise(values["round"]))
 
 
 @lru_cache(maxsize=2)
@@ -130,25 +158,34 @@ def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
-    config = _agreed(values["job"])
+    config = _agreed(values["job"], node.rules())
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
     require(t == SETUP or 0 <= t < config.rounds, f"round {t}: there is none")
-    mine = Client(node.partition_id, _records(node).examples())
-    owner = Owner(mine, Path(node.state), node.ledger())
+    records = _records(node)
+    mine = Client(node.partition_id, records.examples())
+    owner = Owner(mine, Path(node.state), node.ledger(records))
     client = DeployedClient(config.client, config.plan(), owner)
     return client.fit(list(arrays.values()), {**values, "names": list(arrays)})
 
 
-def _agreed(job: str) -> Config:
-    """The run that the server proposes, if it is one that an owner can take part in."""
+def _agreed(job: str, policy: Policy) -> Config:
+    """The run that the server proposes, if it is one that an owner takes part in."""
     values = json.loads(job)
+    require(isinstance(values, dict), "job: not a run's config")
+    policy.check_job(values)
     # Else they would be counted in a file that the server names, on this machine.
     require(values["partition"].get("clients") is not None, "partition.clients: say how many")
+    # Nor is code imported because a server names it: an owner installs it first.
+    own = ", ".join(own_parts(values))
+    require(not own, f"{own}: an owner runs only code that is installed here, under its own name")
     config = parse(values)
+    require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
     if config.privacy.trust != "server":
         raise RefusedError(
             "privacy.trust=aggregate: there is no secure aggregation here, the server would see "
-            "a release that carries only a part of the noise"
+            "a release that carries only a part of the noise",
+            Refusal.UNPROTECTED,
         )
+    policy.check_plan(config.plan())
     return config

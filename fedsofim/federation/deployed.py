@@ -9,6 +9,7 @@ from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data import npz
 from fedsofim.data.datasets import Dataset, load_test
+from fedsofim.data.own import Data
 from fedsofim.federation.roster import Roster
 from fedsofim.models import head
 from fedsofim.models.kinds import Network
@@ -21,6 +22,9 @@ def test_set(config: Config) -> head.Examples | None:
     """The server's own test set, if it has one."""
     if config.dataset.name == "owners":
         return None
+    if isinstance(config.dataset, Data):
+        data = config.dataset.load()
+        return head.examples(data.test_x, data.test_y, data.classes)
     test = load_test(config.dataset, config.extraction.file())
     return head.examples(test.x, test.y, test.classes)
 
@@ -60,8 +64,12 @@ def _probes(config: Config, network: Network, features: int, classes: int) -> Re
     """What the transform is measured on: the server's own file brings the probes."""
     if config.transform.name == "none":
         return None
-    own = config.dataset.name != "owners"
-    probe_x = load_test(config.dataset, config.extraction.file()).probe_x if own else None
+    dataset = config.dataset
+    if isinstance(dataset, Data):
+        probe_x = dataset.load().probe_x
+    else:
+        own = dataset.name != "owners"
+        probe_x = load_test(dataset, config.extraction.file()).probe_x if own else None
     x, y = np.zeros((0, features), np.float32), np.zeros(0, np.intp)
     nothing = Dataset(x, y, x, y, classes, probe_x=probe_x)
     return probes_for(config.transform, network, nothing, config.seed)

@@ -1,12 +1,16 @@
 """What the owner of some records decides, and nobody else: its node's config."""
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedsofim.core.errors import require
+from fedsofim.config.build import build
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.data.owned import Records, open_records
-from fedsofim.privacy.ledger import Budget, Ledger
+from fedsofim.federation.owner import clean
+from fedsofim.privacy.ledger import NAME, Budget, Ledger
+from fedsofim.privacy.policy import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,7 @@ class Node:
         epsilon: what it allows about one record, over all runs together.
         delta: of that budget.
         adjacency: of that budget.
+        policy: a TOML file of rules beside the budget; by default those of `Policy`.
         num_partitions: not used; Flower's examples set it.
     """
 
@@ -32,12 +37,13 @@ class Node:
     epsilon: float
     delta: float
     adjacency: Literal["replace-one", "add-remove"] = "replace-one"
+    policy: str = ""
     num_partitions: int = 0
 
     def __post_init__(self) -> None:
         require(self.partition_id >= 0, f"id={self.partition_id}: clients are numbered from 0")
         require(self.classes >= 2, f"classes={self.classes}: at least two classes are needed")
-        for path in (self.data, self.state):
+        for path in (self.data, self.state, self.policy):
             require('"' not in path and "'" not in path, f"{path}: has a quote in its name")
         self.budget()
 
@@ -45,9 +51,28 @@ class Node:
         """What it allows."""
         return Budget(epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency)
 
-    def ledger(self) -> Ledger:
-        """The owner's account."""
-        return Ledger(Path(self.state) / "ledger.jsonl", self.budget())
+    def rules(self) -> Policy:
+        """What else it asks for."""
+        if not self.policy:
+            return Policy()
+        try:
+            return build(Policy, tomllib.loads(Path(self.policy).read_text("utf-8")), "policy")
+        except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{self.policy}: not a readable TOML file ({error})") from None
+
+    def ledger(self, records: Records) -> Ledger:
+        """The owner's account of these records."""
+        path = Path(self.state) / NAME
+        return Ledger(path, self.budget(), data=records.digest, policy=self.rules())
+
+    def start(self) -> Records:
+        """Check all of it, every line of the ledger, too, and clear what a crash left behind."""
+        self.rules()
+        records = self.records()
+        ledger = self.ledger(records)
+        ledger.start()
+        clean(Path(self.state), ledger)
+        return records
 
     def records(self) -> Records:
         """The owner's records, checked."""
@@ -56,6 +81,7 @@ class Node:
     def text(self) -> str:
         """All of it, as Flower takes it."""
         texts = {"data": self.data, "state": self.state, "adjacency": self.adjacency}
+        texts |= {"policy": self.policy} if self.policy else {}
         quoted = " ".join(f'{key}="{value}"' for key, value in texts.items())
         budget = f"epsilon={self.epsilon!r} delta={self.delta!r}"
         return f"partition-id={self.partition_id} classes={self.classes} {budget} {quoted}"

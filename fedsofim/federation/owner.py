@@ -16,7 +16,8 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,18 +27,16 @@ import numpy as np
 from fedsofim.clients.program import Client, Program, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.files import write_whole
+from fedsofim.core.files import remove_drafts, write_whole
 from fedsofim.models.head import examples_of
-from fedsofim.privacy.account import agreed, digest_of, event_of, setup_event
+from fedsofim.privacy.account import agreed, digest_of, next_event, setup_event
 from fedsofim.privacy.accounting import GaussianEvent
-from fedsofim.privacy.ledger import Charge, Ledger, RefusedError
-from fedsofim.privacy.mechanism import NormalSource
+from fedsofim.privacy.exact import ExactNoise
+from fedsofim.privacy.ledger import Charge, Ledger
+from fedsofim.privacy.mechanism import NoiseSource
 from fedsofim.privacy.plan import Plan
-from fedsofim.privacy.system_noise import SystemNoise
+from fedsofim.privacy.refusals import Refusal, RefusedError
 
-# A clipped sum is transformed as a whole, so a transform also scales the rounding errors of the
-# sum, which are 1e-7 of it: this leaves them below a thousandth of the clip.
-MAX_SPREAD = 1e4
 # What a program may be sent beyond its needs: a proximal pull, and the factors of a transform.
 OPTIONAL = frozenset({"mu", "U_G", "U_A"})
 # All that a server hears of a fault that may say something about records.
@@ -76,6 +75,27 @@ def untold(error: Exception) -> ConfigError:
     return ConfigError(UNTOLD)
 
 
+@contextmanager
+def telling_nothing() -> Iterator[None]:
+    """What goes wrong inside is told to the owner alone."""
+    try:
+        yield
+    except Exception as error:
+        raise untold(error) from None
+
+
+def clean(directory: Path, ledger: Ledger) -> None:
+    """Remove what processes that were killed left half-written, unless one is at work on it."""
+    for draft in directory.glob(".run-*"):
+        with suppress(RefusedError), ledger.working(_run(draft), seconds=0):
+            draft.unlink(missing_ok=True)
+
+
+def _run(file: Path) -> str:
+    """The run that a file is of, by its name."""
+    return re.split("[-.]", file.name.lstrip("."))[1]
+
+
 class Owner:
     """The owner of some records.
 
@@ -91,28 +111,27 @@ class Owner:
         client: Client,
         directory: Path,
         ledger: Ledger,
-        noise: NormalSource | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
         self.client, self.directory, self.ledger = client, directory, ledger
-        self.noise = noise or SystemNoise()
+        self.noise = noise or ExactNoise()
 
     def setup(self, program: Program, plan: Plan, request: Request) -> tuple[Array, float]:
         """What the server is sent once, before the first round; see `release`."""
         event = setup_event(plan, self.ledger.budget.adjacency)
-        with self.ledger.locked():
-            known = agreed(self.ledger, program, plan, request.run)
-            digest, file = request.digest({}), self._file(request.run, "-setup")
-            saved = self._saved(file)
-            if saved is not None and saved.digest == digest:
-                return saved.release, known.charged
-            require(event is not None, "this client releases nothing before the first round")
-            assert event is not None
-            self._charge(request, digest_of(program, plan), event)
-            try:
+        require(event is not None, "this client releases nothing before the first round")
+        assert event is not None
+        digest, file = request.digest({}), self._file(request.run, "-setup")
+        with self.ledger.working(request.run):
+            with self.ledger.locked():
+                known = agreed(self.ledger, program, plan, request.run)
+                saved = self._saved(file) if known.set_up else None
+                if saved is not None and saved.digest == digest:
+                    return saved.release, known.charged
+                self._charge(request, digest_of(program, plan), event)
+            with telling_nothing():
                 released = program.setup([self.client], plan, self._noise)
                 assert released is not None
-            except Exception as error:
-                raise untold(error) from None
             self._save(file, _Saved(digest, released[0], 0, {}))
             return released[0], known.charged
 
@@ -121,32 +140,32 @@ class Owner:
     ) -> tuple[Array, float]:
         """What the server is sent in a round, and all that the run has been charged for so far.
 
+        The charge is on disk before the work begins, and the work does not keep the ledger from
+        others. Whoever asks for the same run meanwhile waits, and gets what was computed.
+
         Raises:
             RefusedError: if the ledger does not cover it, or the run began on other terms.
         """
         self._check(program, received)
-        with self.ledger.locked():
-            made, charged, _, _ = agreed(self.ledger, program, plan, request.run)
-            digest, file = request.digest(received), self._file(request.run)
-            saved = self._saved(file)
-            if saved is not None and saved.digest == digest:
-                return saved.release, charged
-            before = self._memory(program, received["theta"], saved, made)
-            releases = program.disclosure.releases
-            count = releases(made + 1) - releases(made)
-            event = event_of(plan, count, self.ledger.budget.adjacency)
-            self._charge(request, digest_of(program, plan), event)
-            try:
+        digest, file = request.digest(received), self._file(request.run)
+        with self.ledger.working(request.run):
+            with self.ledger.locked():
+                known = agreed(self.ledger, program, plan, request.run)
+                saved = self._saved(file) if known.terms else None
+                if saved is not None and saved.digest == digest:
+                    return saved.release, known.charged
+                before = self._memory(program, received["theta"], saved, known.made)
+                event = next_event(program, plan, known.made, self.ledger.budget.adjacency)
+                self._charge(request, digest_of(program, plan), event)
+            with telling_nothing():
                 (release,), after = program.release(
                     received, transformed([self.client], received), before, plan, self._noise
                 )
-            except Exception as error:
-                raise untold(error) from None
             self._check_release(release, received["theta"], event)
-            self._save(file, _Saved(digest, release, made + 1, flatten(after)))
-            return release, charged + count
+            self._save(file, _Saved(digest, release, known.made + 1, flatten(after)))
+            return release, known.charged + event.count
 
-    def _noise(self, client: int, draw: int) -> NormalSource:
+    def _noise(self, client: int, draw: int) -> NoiseSource:
         return self.noise
 
     def _check(self, program: Program, received: Mapping[str, Array]) -> None:
@@ -168,18 +187,18 @@ class Owner:
                 f"{name}: should be finite numbers in a float32 array of shape "
                 f"{' or '.join(map(str, right))}, for {K} classes and {width - 1} features",
             )
-        if factors:
-            spread = float(np.linalg.cond(received["U_G"]) * np.linalg.cond(received["U_A"]))
-            require(spread <= MAX_SPREAD, "the transform would magnify rounding beyond the clip")
 
     def _check_release(self, release: Array, theta: Array, event: GaussianEvent) -> None:
         """Send one head, which is hidden or paid for; or nothing at all."""
         bare = event.std == 0 and event.count == 0 and math.isfinite(self.ledger.budget.epsilon)
         if release.size and (bare or release.shape != theta.shape):
-            raise RefusedError("what this would send is not one release that was charged")
+            raise RefusedError(
+                "what this would send is not one release that was charged", Refusal.UNPROTECTED
+            )
 
     def _charge(self, request: Request, terms: str, event: GaussianEvent) -> None:
-        self.ledger.charge(
+        """Charge, and forget the files of runs that the account has forgotten."""
+        balance = self.ledger.charge(
             Charge(
                 run=request.run,
                 round=request.t,
@@ -190,14 +209,17 @@ class Owner:
                 count=event.count,
             )
         )
+        for file in self.directory.glob("run-*.npz"):
+            if _run(file) not in balance.runs:
+                file.unlink(missing_ok=True)
 
     def _memory(self, program: Program, theta: Array, saved: _Saved | None, made: int) -> Any:
         """What the program remembers after the releases that the ledger says it made."""
         blank, kept = program.init(theta, 1), 0 if saved is None else saved.made
         if kept > made:
-            raise RefusedError("the ledger lacks charges for releases that were made")
+            raise RefusedError("the ledger lacks charges for releases that were made", Refusal.LOST)
         if kept < made and flatten(blank):
-            raise RefusedError("what this client remembers of the run is lost")
+            raise RefusedError("what this client remembers of the run is lost", Refusal.LOST)
         return blank if saved is None else unflatten(blank, saved.memory)
 
     def _file(self, run: str, suffix: str = "") -> Path:
@@ -214,12 +236,12 @@ class Owner:
             memory = {k[7:]: v for k, v in flat.items() if k.startswith("memory.")}
             return _Saved(str(flat["digest"]), flat["release"], int(flat["made"]), memory)
         except Exception as error:  # a damaged archive can fail in any of its parts
-            untold(error)
-            raise RefusedError("what this client kept of the run is damaged") from None
+            raise RefusedError(f"{file}: is damaged ({error})", Refusal.LOST) from None
 
     def _save(self, file: Path, saved: _Saved) -> None:
         buffer = BytesIO()
         flat: dict[str, Any] = {k: v for k, v in saved._asdict().items() if k != "memory"}
         flat |= {f"memory.{name}": rows for name, rows in saved.memory.items()}
         np.savez(buffer, **flat)
+        remove_drafts(self.directory, file.name)  # nobody else is at work on this run
         write_whole(file, buffer.getvalue())

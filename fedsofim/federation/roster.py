@@ -15,7 +15,7 @@ from flwr.supercore import log
 
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.messages import HELLO, exchange, pack, unpack
-from fedsofim.privacy.ledger import RefusedError
+from fedsofim.privacy.refusals import RefusedError
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0

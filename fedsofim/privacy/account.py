@@ -6,14 +6,14 @@ nor that a run's terms are what they were.
 
 import hashlib
 import math
-from typing import NamedTuple
 
-from fedsofim.core.participation import SETUP
 from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.book import Account
 from fedsofim.privacy.disclosure import Discloses
-from fedsofim.privacy.ledger import Ledger, RefusedError
+from fedsofim.privacy.ledger import Ledger
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.refusals import Refusal, RefusedError
 
 
 def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
@@ -42,30 +42,6 @@ def digest_of(program: Discloses, plan: Plan) -> str:
     return hashlib.sha256(repr((program, plan)).encode()).hexdigest()
 
 
-class Account(NamedTuple):
-    """What one run has been charged for.
-
-    Attributes:
-        made: how many releases in rounds.
-        charged: what they were worth.
-        set_up: whether the set-up was charged.
-        terms: the digest of the run's terms; empty before its first charge.
-    """
-
-    made: int
-    charged: float
-    set_up: bool
-    terms: str
-
-
-def account(ledger: Ledger, run: str) -> Account:
-    """What the ledger says about a run."""
-    mine = [charge for charge in ledger.charges() if charge.run == run]
-    rounds = [charge.count for charge in mine if charge.round != SETUP]
-    terms = mine[0].terms if mine else ""
-    return Account(len(rounds), float(sum(rounds)), len(rounds) < len(mine), terms)
-
-
 def agreed(ledger: Ledger, program: Discloses, plan: Plan, run: str) -> Account:
     """The account of a run, if its charges are right for this program on these terms."""
     disclosure = program.disclosure
@@ -73,12 +49,19 @@ def agreed(ledger: Ledger, program: Discloses, plan: Plan, run: str) -> Account:
     if moved and ledger.budget.adjacency == "add-remove":
         raise RefusedError(
             "the owner's budget is for adding or removing a record, which would change what this "
-            "client does with its other records"
+            "client does with its other records",
+            Refusal.UNPROTECTED,
         )
-    known = account(ledger, run)
+    known = ledger.balance().runs.get(run, Account())
     if known.terms not in ("", digest_of(program, plan)):
-        raise RefusedError("the run began on other terms; start a new one")
+        raise RefusedError(f"run {run} began on other terms; start a new one", Refusal.TERMS)
     return known
+
+
+def next_event(program: Discloses, plan: Plan, made: int, adjacency: Adjacency) -> GaussianEvent:
+    """What the next release does to a record, after those that were made in this run."""
+    releases = program.disclosure.releases
+    return event_of(plan, releases(made + 1) - releases(made), adjacency)
 
 
 def check_ahead(ledger: Ledger, program: Discloses, plan: Plan, *, run: str, rounds: int) -> None:
@@ -88,4 +71,4 @@ def check_ahead(ledger: Ledger, program: Discloses, plan: Plan, *, run: str, rou
     left = max(0.0, releases(rounds) - releases(min(known.made, rounds)))
     events = [event_of(plan, left, ledger.budget.adjacency)]
     setup = setup_event(plan, ledger.budget.adjacency)
-    ledger.check(events if setup is None or known.set_up else [setup, *events])
+    ledger.check(events if setup is None or known.set_up else [setup, *events], run)

@@ -26,6 +26,8 @@ class Privacy:
         adjacency: what may change about a record; client sizes are public either way.
         trust: who sees what. `server`: every single release, so each client hides its own records.
             `aggregate`: secure aggregation shows the sum alone, so the clients share the noise.
+        noise: of a simulation. `seeded` is fast and can be repeated; `exact` is what a deployed
+            client adds, integers from the system's entropy on sums of integers.
     """
 
     epsilon: float
@@ -34,6 +36,7 @@ class Privacy:
     noise_multiplier: float | None = None
     adjacency: Adjacency = "replace-one"
     trust: Trust = "server"
+    noise: Literal["seeded", "exact"] = "seeded"
 
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"epsilon={self.epsilon}: must be > 0 (inf for no privacy)")
@@ -48,6 +51,10 @@ class Privacy:
             math.isfinite(self.clip) or (math.isinf(self.epsilon) and not z),
             f"clip={self.clip}: without clipping no noise hides a record; "
             "give a finite clip, or privacy=none",
+        )
+        require(
+            self.noise == "seeded" or self.trust == "server",
+            "noise=exact: its proof is for noise that one client adds alone; use trust=server",
         )
 
     def plan(

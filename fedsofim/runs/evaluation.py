@@ -5,6 +5,8 @@ import math
 import numpy as np
 
 from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models.metrics import Metric
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, finite
 from fedsofim.runs.experiment import Experiment, RunState
@@ -24,7 +26,7 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
         scores = personal.summarise(personal_scores(experiment, state))
     elif experiment.test.size and not config.client.keeps_models:
         scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
-    return {
+    row: Row = {
         "round": t,
         **scores,
         "loss": finite(scores["loss"]),
@@ -34,6 +36,19 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
         "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
+    extra = extra_scores(experiment, state)
+    taken = ", ".join(row.keys() & extra.keys())
+    require(not taken, f"metric={config.metric.name}: {taken} is measured already; use other names")
+    return row | extra
+
+
+def extra_scores(experiment: Experiment, state: RunState) -> Row:
+    """What the metric of the user's choice says of the model, on the server's own test set."""
+    config, test = experiment.config, experiment.test
+    if type(config.metric) is Metric or not test.size or config.client.keeps_models:
+        return {}
+    scores = config.metric.measure(test.labels, test.predict(state.server.theta))
+    return {name: finite(float(score)) for name, score in scores.items()}
 
 
 def noise_norm(experiment: Experiment, t: int) -> float | None:

@@ -8,6 +8,7 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.datasets import Dataset, load
+from fedsofim.data.own import Data
 from fedsofim.data.partition import statistics
 from fedsofim.data.pixels import load_pixels
 from fedsofim.models.head import Examples, examples_of
@@ -84,6 +85,8 @@ def load_divided(config: Config, given: Dataset | None = None) -> tuple[Dataset,
 
 def _load(config: Config) -> Dataset:
     dataset = config.dataset
+    if isinstance(dataset, Data):
+        return dataset.load()
     images = dataset.holds_images() if dataset.path else dataset.embedded is None
     if images and not config.model.linear:
         return load_pixels(dataset, config.features.store)

@@ -99,7 +99,7 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
     n, size = config.partition.clients, config.schedule.size
     lines = [
         f"{config.strategy_name} on {config.dataset.name}: {n} clients "
-        f"({config.partition.kind}), {config.rounds} rounds, {experiment.theta.size} parameters"
+        f"({config.partition.name}), {config.rounds} rounds, {experiment.theta.size} parameters"
     ]
     if plan.releases == 0:
         return [*lines, "nothing is sent: epsilon 0 for every record, without noise"]

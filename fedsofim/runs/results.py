@@ -6,7 +6,7 @@ from fedsofim.core.participation import SETUP
 from fedsofim.reports import run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
-from fedsofim.runs.evaluation import personal_models, personal_scores
+from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
 from fedsofim.runs.experiment import Experiment, RunState
 from fedsofim.runs.record import Released
 
@@ -28,6 +28,7 @@ def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         **{key: value for key, value in last.items() if key.startswith("accuracy_")},
+        **{key: last[key] for key in extra_scores(experiment, state) if key in last},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
         "noise_multiplier": plan.noise_multiplier,

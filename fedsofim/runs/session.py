@@ -19,6 +19,7 @@ import numpy as np
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import Stopped, require
+from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
@@ -129,10 +130,11 @@ def ready(config: Config, observer: Observer, engine: Run | None = None) -> Expe
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    try:
-        config.extraction.file(observer.watch)
-    finally:
-        observer.close()
+    if not isinstance(config.dataset, Data):
+        try:
+            config.extraction.file(observer.watch)
+        finally:
+            observer.close()
     return prepare(config)
 
 

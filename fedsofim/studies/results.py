@@ -34,9 +34,10 @@ class Results:
         for line in file.read_bytes().splitlines() if file.is_file() else []:
             try:
                 row = json.loads(line)
-                self._rows[row.pop("run")] = row
-            except (ValueError, KeyError, AttributeError):
+            except ValueError:
                 continue  # cut short by a crash; it is run again
+            if isinstance(row, dict) and "run" in row:
+                self._rows[row.pop("run")] = row
 
     def get(self, config: str) -> Row | None:
         """What a run gave, if it is finished."""

@@ -78,7 +78,8 @@ _loaded: dict[Any, Experiment] = {}  # the last data this process worked on
 
 def _load(config: Config) -> Experiment:
     kept = config.client.keeps_models
-    key = (config.extraction, config.partition, config.seed, config.model, config.transform, kept)
+    source = (config.dataset, config.backbone, config.features, config.partition, config.seed)
+    key = (source, config.model, config.transform, kept)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = prepare(config)

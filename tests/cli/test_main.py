@@ -10,9 +10,11 @@ import yaml
 from fedsofim.strategies import STRATEGIES
 
 from fedsofim import __version__
+from fedsofim.cli.main import COMMANDS
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.help import COLUMN, manual
-from fedsofim.config.schema import KINDS, NAMED
+from fedsofim.config.parts import GROUPS
+from fedsofim.config.schema import KINDS
 from fedsofim.models import head
 
 
@@ -74,8 +76,17 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("+strategy.lrr=1", ["strategy.lrr: no such key; did you mean lr?"]),
         ("round=3", ["round: no such key; did you mean rounds?"]),
         ("unheard.of=3", ["unheard.of: no such key", "--help"]),
+        ("epsilon=1", ["epsilon: no such key; did you mean privacy.epsilon?"]),
+        ("eps=1", ["did you mean privacy.epsilon?"]),
+        ("strategy.learning_rate=1", ["did you mean strategy.lr?"]),
+        ("strategy=fedavg lr=1", ["did you mean client.lr or strategy.lr?"]),
+        ("--rounds=5", ["--rounds=5: no such option; did you mean rounds=5?"]),
+        ("--epsilon 5", ["--epsilon: no such option; did you mean privacy.epsilon?"]),
+        ("--nonsense", ["--nonsense: no such option; try fedsofim run --help"]),
+        ("--cfg hydra", ["--cfg", "'job'"]),
+        ("seed=0,1", ["seed=0,1: several values; try --multirun"]),
         ("dataset=mnist", ["dataset=mnist: unknown; choose one of bloodmnist, "]),
-        ("dataset.name=mnist", ["dataset.name=mnist: choose one of cifar10, cifar100, "]),
+        ("dataset.name=mnist", ["dataset.name=mnist: unknown; choose one of cifar10, cifar100, "]),
         ("dataset=npz", ["dataset.path: name a .npz file"]),
         ("dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
         ("dataset.path=3", ["there is no such file"]),
@@ -149,6 +160,23 @@ def test_resume_tells_what_is_not_a_run(inside, tmp_path):
 
 def test_an_unknown_command(inside):
     assert_refused(inside("trane"), "trane: no such command; choose one of run, resume")
+    assert_refused(inside("strategy=fedgd", "seed=1"), "'fedsofim run strategy=fedgd seed=1'?")
+
+
+def test_a_mistake_of_the_last_run_comes_before_the_first(inside, tmp_path, small):
+    done = inside("run", "--multirun", *small, "strategy.lr=1,0")
+    assert_refused(done, "strategy.lr=0", "must be a finite number > 0")
+    assert [p.name for p in tmp_path.iterdir()] == ["small.npz"]
+
+
+def test_what_the_system_refuses_is_told_with_its_path(inside, tmp_path):
+    done = inside("report", tmp_path, "--out", tmp_path / "no" / "such" / "place.html")
+    assert done.returncode == 2  # nothing to report on
+    (tmp_path / "taken").mkdir()
+    done = inside("features", "dataset=npz", f"dataset.path={tmp_path / 'taken'}")
+    assert done.returncode in (1, 2)
+    assert str(tmp_path / "taken") in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 # What works
@@ -164,8 +192,11 @@ def test_help_names_the_commands(inside, arguments):
 def test_help_of_every_command(inside):
     kernel = "no compiled kernel" if head.clipped_residuals is None else "compiled kernel"
     assert inside("--version").stdout == f"fedsofim {__version__} ({kernel})\n"
-    for command in ("resume", "calibrate"):
-        assert f"usage: fedsofim {command}" in inside(command, "--help").stdout
+    for command in COMMANDS:
+        for asked in ((command, "--help"), ("help", command)):
+            done = inside(*asked)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert f"usage: fedsofim {command}" in done.stdout
     page = inside("run", "strategy=fedadam", "--help").stdout
     for words in ("adafedprox", "pathmnist", "privacy.epsilon=10", "rounds=70", "strategy.beta1="):
         assert words in page
@@ -174,7 +205,7 @@ def test_help_of_every_command(inside):
     assert inside("run", "strategy=adam", "--help").returncode == 2
 
 
-@pytest.mark.parametrize("group", sorted({*KINDS, *NAMED} - {"features", "output"}))
+@pytest.mark.parametrize("group", sorted({*KINDS, *GROUPS} - {"features", "output"}))
 def test_every_key_of_every_choice_has_a_meaning(group):
     for option in (CONF / group).glob("*.yaml"):
         chosen = [f"{group}={option.stem}"]
@@ -182,6 +213,31 @@ def test_every_key_of_every_choice_has_a_meaning(group):
         for key in compose(chosen)[group].keys() - {"name"}:
             meant = rf"^  {group}\.{key}=[^\n]*?(\n {{{COLUMN}}}| {{2,}})\S"  # beside it, or below
             assert re.search(meant, page, re.MULTILINE), (option, key)
+
+
+@pytest.mark.parametrize(
+    ("group", "option", "words"),
+    [
+        ("strategies", "sofim", "DP-FedSOFIM"),
+        ("datasets", "pathmnist", "colon tissue"),
+        ("transforms", "kfc", "DP-KFC"),
+        ("engines", "local", "one process"),
+        ("privacy", "none", "no promise"),
+    ],
+)
+def test_list_tells_each_option_in_a_line(inside, group, option, words):
+    lines = dict(line.split(maxsplit=1) for line in inside("list", group).stdout.splitlines())
+    folder = CONF / {"strategies": "strategy", "privacy": "privacy"}.get(group, group[:-1])
+    assert sorted(lines) == sorted(file.stem for file in folder.glob("*.yaml"))
+    assert words in lines[option]
+    assert option in inside("list").stdout
+    assert_refused(inside("list", "cars"), "'cars'", "'strategies'")
+
+
+def test_cfg_shows_how_values_come_about(inside):
+    done = inside("run", "--cfg", "job")
+    assert "lr: ${at_epsilon:" in done.stdout
+    assert yaml.safe_load(done.stdout)["rounds"] == 70
 
 
 def test_cfg_shows_the_config_and_does_not_run(inside, tmp_path):

@@ -9,8 +9,8 @@ from fedsofim.strategies.rule import start
 from scipy.stats import kstest
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.models import head
+from fedsofim.privacy.mechanism import seeded
 
 ROUNDS = 4
 
@@ -40,7 +40,7 @@ def gradients(theta, clients, plan, t, draw=0):
 
 
 def noise_of(t):
-    return lambda client, draw: stream(0, Purpose.NOISE, t, client, draw)
+    return seeded(0, t)
 
 
 def releases(config, theta, clients, rounds=ROUNDS):

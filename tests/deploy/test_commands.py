@@ -13,6 +13,9 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy.keys import make_certificates
 from fedsofim.federation import client_app
+from fedsofim.federation.node import Node
+from fedsofim.privacy.ledger import Charge
+from fedsofim.privacy.policy import EXAMPLE, Policy
 
 Client = Callable[..., list[list[str]]]
 
@@ -65,13 +68,63 @@ def test_a_client_starts_with_what_its_owner_decided(client: Client, tmp_path: P
         ({"data": "nan.npz"}, "NaN or infinite features in 9 records"),
         ({"ca": "absent.crt"}, "absent.crt: there is no such certificate"),
         ({"ca": "features.npz"}, "features.npz: not a certificate"),
+        ({"policy": "absent.toml"}, "absent.toml: not a readable TOML file"),
+        ({"policy": "features.npz"}, "features.npz: not a readable TOML file"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_made(
     client: Client, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    for name in changes.keys() & {"data", "ca"}:
+    for name in changes.keys() & {"data", "ca", "policy"}:
         changes = {**changes, name: tmp_path / changes[name]}
     with pytest.raises(ConfigError, match=message):
         client(**changes)
     assert not (tmp_path / "mine").exists()
+
+
+def test_the_policy_goes_with_the_client(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("clip = 3.5")
+    (command,) = client(policy=tmp_path / "policy.toml")
+    node = client_app._node(parse_config_args([command[command.index("--node-config") + 1]]))
+    assert node is not None
+    assert node.rules() == Policy(clip=3.5)
+
+
+def test_a_policy_to_start_from(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        deploy.main(["client", "--policy-example"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == EXAMPLE
+
+
+def test_a_ledger_that_was_changed_is_named_at_the_start(client: Client, tmp_path: Path) -> None:
+    """In the middle, too, which no single message looks at."""
+    client()
+    node = Node(
+        partition_id=0,
+        data=str(tmp_path / "features.npz"),
+        classes=CLASSES,
+        state=str(tmp_path / "mine"),
+        epsilon=10.0,
+        delta=1e-5,
+    )
+    ledger = node.ledger(node.records())
+    for k in range(3):
+        ledger.charge(
+            Charge(
+                run="a",
+                round=k,
+                terms="",
+                adjacency="replace-one",
+                sensitivity=1.0,
+                std=100.0,
+                count=1,
+            )
+        )
+    client()
+    text = ledger.path.read_text()
+    ledger.path.write_text(text.replace('"round": 0', '"round": 9'))
+    with pytest.raises(ConfigError, match="line 2 was changed after it was written"):
+        client()
+    with pytest.raises(ConfigError, match=r"have an account already, in .*mine"):
+        client(dir=tmp_path / "other")

@@ -16,7 +16,7 @@ from smalldata import CLASSES, write_records
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy.rehearsal import Federation, free_port
 from fedsofim.federation.owner import UNTOLD
-from fedsofim.privacy.ledger import Budget, Ledger
+from fedsofim.privacy.ledger import opened
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 
@@ -118,6 +118,7 @@ def test_mistakes_are_told_in_the_stream(
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Federation]:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("FEDSOFIM_STATE", str(tmp_path / "state"))  # where a rehearsal keeps it
     with Federation(tmp_path) as made:
         made.serve()
         yield made
@@ -168,7 +169,7 @@ def test_a_deployment_survives_what_happens(
     federation.nodes[2].wait()
     seen = rounds()
     until(lambda: rounds() >= seen + 2)
-    ledger = Ledger(tmp_path / "client2" / "ledger.jsonl", Budget(epsilon=10, delta=1e-5))
+    ledger = opened(tmp_path / "client2")
     before = len(ledger.charges())
     assert before < rounds()
 
@@ -198,7 +199,7 @@ def test_a_deployment_survives_what_happens(
     assert any(line.startswith("client 2: ") for row in rows for line in row.get("dropped", []))
     assert json.loads((place / "summary.json").read_text())["epsilon"] <= 10
     for i in range(3):
-        spent = Ledger(tmp_path / f"client{i}" / "ledger.jsonl", ledger.budget)
+        spent = opened(tmp_path / f"client{i}")
         assert spent.epsilon() <= 10
         assert len(spent.charges()) <= ROUNDS
 

@@ -25,7 +25,7 @@ def test_the_client_app_imports_no_torch_ray_or_hydra() -> None:
     [
         "import fedsofim.strategies, fedsofim.clients, fedsofim.federation.replies",
         "import fedsofim.federation.quorum, fedsofim.federation.owner",
-        "import fedsofim.privacy.ledger, fedsofim.privacy.system_noise, fedsofim.core.arrays",
+        "import fedsofim.privacy.ledger, fedsofim.privacy.exact, fedsofim.core.arrays",
         "import fedsofim.runs.session",
     ],
 )

@@ -38,7 +38,7 @@ def make(tmp_path: Path) -> Make:
         rng = np.random.default_rng(0)
         x, y = rng.normal(size=(N, F)).astype(np.float32), rng.integers(K, size=N)
         budget = Budget(epsilon=epsilon, delta=1e-5, adjacency=adjacency)
-        ledger = Ledger(tmp_path / "ledger.jsonl", budget)
+        ledger = Ledger(tmp_path / "ledger.jsonl", budget, data="0")
         return Owner(Client(0, examples(x, y, K)), tmp_path, ledger)
 
     return owner
@@ -120,7 +120,8 @@ class Twins(Gradient):
     def release(
         self, received: Mapping[str, Any], clients: Sequence[Client], *rest: Any
     ) -> tuple[Any, Any]:
-        return super().release({"theta": np.stack([THETA, THETA + 1])}, clients, *rest)
+        sent, state = super().release(received, clients, *rest)
+        return np.stack([sent, sent + 1], axis=1), state
 
 
 @pytest.mark.parametrize("program", [Free(), Twins()])
@@ -189,7 +190,7 @@ def test_a_ledger_that_lost_a_charge_is_not_continued(make: Make) -> None:
     owner = make()
     ask(owner, Gradient(), 0)
     owner.ledger.path.write_bytes(b"")
-    with pytest.raises(RefusedError, match="lacks charges"):
+    with pytest.raises(RefusedError, match="2 lines 2 are missing"):
         ask(owner, Gradient(), 1)
 
 

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
+from fedsofim.core.sums import BoundedSum
+from fedsofim.privacy.mechanism import SeededNoise, add_gaussian
 from fedsofim.privacy.plan import Privacy
 
 
@@ -84,7 +85,9 @@ def test_clients_share_the_noise_when_only_the_sum_is_seen():
 def test_the_shared_noise_adds_up_to_the_whole(rng):
     ours = plan(aggregation="size", trust="aggregate")
     zero = BoundedSum(np.zeros(20_000), ours.clip)
-    total = sum(add_gaussian(zero, ours.client_noise_multiplier, rng) for _ in range(20))
+    total = sum(
+        add_gaussian(zero, ours.client_noise_multiplier, SeededNoise(rng)) for _ in range(20)
+    )
     assert total.std() == pytest.approx(ours.clip * ours.noise_multiplier, rel=0.03)
 
 

@@ -1,7 +1,6 @@
 """Every method as a whole: its reductions, its memory, and what it is charged for."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.rate import Rate
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.models import head
+from fedsofim.privacy.mechanism import SeededNoise, seeded
 from fedsofim.privacy.plan import Plan
 
 ROUNDS, CLASSES, FEATURES = 6, 3, 4
@@ -59,7 +58,7 @@ def population(sizes=(7, 11, 5), dtype=np.float64, seed=0):
 
 
 def noise(t):
-    return partial(stream, 0, Purpose.NOISE, t)
+    return seeded(0, t)
 
 
 def train(rule, program, clients, plan, rounds=ROUNDS):
@@ -67,7 +66,7 @@ def train(rule, program, clients, plan, rounds=ROUNDS):
     theta = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
     sizes = np.array([client.data.size for client in clients])
     server, memory = start(rule, theta), program.init(theta, len(clients))
-    setup = program.setup(clients, plan, partial(stream, 0, Purpose.SETUP_NOISE, 0))
+    setup = program.setup(clients, plan, seeded(0, -1))
     if setup is not None:
         server = rule.set_up(server, aggregate(setup, sizes, "uniform"))
     for t in range(rounds):
@@ -213,8 +212,10 @@ class OneHot:
     def __init__(self):
         self.draws = 0
 
-    def standard_normal(self, shape, dtype):
-        out = np.zeros(shape, dtype)
+    exact = False
+
+    def gaussian(self, total, noise_multiplier):
+        out = np.zeros_like(total.value)
         out.flat[self.draws] = 1
         self.draws += 1
         return out
@@ -235,10 +236,27 @@ def noise_matrix(program, rounds, size=1):
     return np.array(rows)
 
 
-def test_a_full_tree_of_70_rounds_costs_8162():
-    assert Tree(rounds=70).disclosure.releases(70) == 8162
-    leaves = [2**level for level in range(7) for _ in range(70 >> level)]
-    assert sum(n**2 for n in leaves) == 8162
+@pytest.mark.parametrize("rounds", [*range(1, 35), 63, 64, 65, 70])
+def test_a_tree_costs_what_the_dense_matrix_says(rounds):
+    """With releases S + N xi, the cost is the largest |N^-1 dS|^2, where each |dS_t| is one."""
+    sums = np.linalg.inv(noise_matrix(Tree(rounds=rounds), rounds))
+    assert sums.min() >= 0  # sums over leaves: the worst is a record that always pulls one way
+    moved = np.cumsum(sums.sum(axis=1) ** 2)  # after each round: later ones are no part of earlier
+    assert [Tree(rounds=rounds).disclosure.releases(t + 1) for t in range(rounds)] == moved.tolist()
+    assert Tree(rounds=rounds, tree="identity").disclosure.releases(rounds) == rounds
+
+
+def test_a_full_tree_of_70_rounds_costs_6139():
+    assert Tree(rounds=70).disclosure.releases(70) == 6139
+
+
+@pytest.mark.parametrize("batches", range(2, 18))
+def test_a_batched_tree_costs_what_its_worst_record_does(batches):
+    rounds = 2 * batches
+    program = Tree(rounds=rounds, batches=batches)
+    sums = np.linalg.inv(noise_matrix(program, rounds, size=batches))
+    turns = np.arange(rounds)[:, None] % batches == np.arange(batches)  # who is in which round
+    assert program.disclosure.releases(rounds) == ((sums @ turns) ** 2).sum(axis=0).max()
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 8, 70])
@@ -327,7 +345,7 @@ def test_covariance_noise_is_symmetric_and_as_charged():
     told = plan(z=3.0, releases=70, setup_share=0.2)
     still = client.setup(clients, plan(z=0.0, releases=70, setup_share=0.2), noise(0))
     count = iter(range(10**6))
-    noisy = client.setup(clients, told, lambda *_: np.random.default_rng(next(count)))
+    noisy = client.setup(clients, told, lambda *_: SeededNoise(np.random.default_rng(next(count))))
     E = (noisy - still) * 9
     np.testing.assert_array_equal(E, E.transpose(0, 2, 1))
     (setup, rounds) = told.events()

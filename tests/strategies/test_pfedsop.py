@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -21,9 +20,9 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.linalg import rank_one_solve
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines.local import run
 from fedsofim.models import head
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
 from fedsofim.reports import compare
 from fedsofim.runs.directory import RunDir
@@ -49,7 +48,7 @@ def population(sizes=(7, 11, 5, 8), seed=0):
 
 
 def noise(t):
-    return partial(stream, 0, Purpose.NOISE, t)
+    return seeded(0, t)
 
 
 def client(**values):
@@ -261,7 +260,7 @@ def test_a_private_drift_is_the_sum_of_noisy_gradients():
         y = before.theta[i] - 0.5 * personal_step(before.drift[i : i + 1], theta0(2), 1.5, 0.7)[0]
         total = 0
         for k in range(3):
-            E = 4.0 * 0.5 * noise(3)(i, k).standard_normal(x.shape)
+            E = 4.0 * 0.5 * noise(3)(i, k).rng.standard_normal(x.shape)
             g = (head.clipped_gradient_sum(y, D, 0.5) + E) / D.size
             y, total = y - 0.3 * g, total + g
         np.testing.assert_allclose(drift[i], total, rtol=1e-10)
