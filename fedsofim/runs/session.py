@@ -110,16 +110,26 @@ def resume(
         f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
-    state = place.restore(begin(experiment))
-    seen = len(place.metrics())
-    place.rewind(state.server.t)
+    state, seen = _found(place, experiment)
     if changes:
-        if state.server.t < seen:
+        if state.server.t < seen and config.privacy.noise == "seeded":
             # These rounds were seen: they are repeated with the noise they had, and then charged.
             state, _ = _train(experiment, state, place, engine, Observer(), seen)
         experiment, state = extended(place, experiment, state, changes)
     train(experiment, state, place, engine, observer)
     return place
+
+
+def _found(place: RunDir, experiment: Experiment) -> tuple[RunState, int]:
+    """The state that was saved, and how many rounds were seen; those after it will be repeated."""
+    state, config = place.restore(begin(experiment)), experiment.config
+    seen = min(len(place.metrics()), config.rounds)
+    if state.server.t < seen:
+        record = state.record.repeating(config, experiment.plan, seen)
+        state = state._replace(record=record)
+        place.checkpoint(state)  # before the rows that tell of the lost rounds go
+    place.rewind(state.server.t)
+    return state, seen
 
 
 def ready(config: Config, observer: Observer, engine: Run | None = None) -> Experiment:
