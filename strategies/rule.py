@@ -1,27 +1,10 @@
-"""What every server rule shares: aggregation, and the step."""
+"""What every server rule shares: its state, and the step."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, ClassVar, NamedTuple
 
 from fedsofim.core.arrays import Array
-
-
-def aggregate(releases: Array, sizes: Array, how: Literal["uniform", "size"]) -> Array:
-    """Combine the clients' releases `(n, ...)`, sorted by client, into `G`.
-
-    `uniform` is the mean of the releases (the paper); `size` weighs each by its public number of
-    records, which carries less noise when clients are uneven.
-
-    >>> aggregate(np.array([[1.0], [3.0]]), np.array([3, 1]), "size")
-    array([1.5])
-    """
-    if how == "uniform":
-        return np.asarray(releases.mean(axis=0))  # Algorithm 1, line 11
-    weights = (sizes / sizes.sum()).astype(releases.dtype)
-    return np.tensordot(weights, releases, axes=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import numpy as np
 from fedsofim.clients import Program
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.strategies.aggregation import bears
 from fedsofim.strategies.rule import start
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def check(config: "Config") -> None:
     """Refuse parts that do not go together."""
     disclosure = checked_disclosure(config.client, config.schedule.busiest(config.rounds))
     _check_rounds(config)
+    _check_aggregation(config)
     _check_method(config, disclosure)
     _check_privacy(config, disclosure)
 
@@ -62,6 +64,22 @@ def _check_rounds(config: "Config") -> None:
         n == config.partition.clients or not config.client.every_round,
         f"participation={config.participation}: the clients of strategy={name} must take part in "
         "every round",
+    )
+
+
+def _check_aggregation(config: "Config") -> None:
+    """Whether enough clients take part to bear the malicious ones."""
+    n, fraction, how = config.schedule.size, config.malicious_fraction, config.aggregation
+    require(0 <= fraction < 0.5, f"malicious_fraction={fraction}: must be >= 0 and < 0.5")
+    few = [
+        replies
+        for replies in range(config.engine.min_clients or n, n + 1)
+        if not bears(how, fraction, replies)
+    ]
+    require(
+        not few,
+        f"aggregation={how}: {few[:1]} releases are too few to bear malicious_fraction={fraction}; "
+        "ask for more clients, or for less",
     )
 
 

@@ -23,8 +23,9 @@ from fedsofim.models.kinds import Head, Model
 from fedsofim.models.metrics import Metric
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.mechanism import seeded
-from fedsofim.privacy.plan import Aggregation, Plan, Privacy
+from fedsofim.privacy.plan import Plan, Privacy
 from fedsofim.strategies import Rule
+from fedsofim.strategies.aggregation import Aggregation
 from fedsofim.transforms.kfc import Transform
 
 
@@ -47,6 +48,9 @@ class Engine:
             and the run stops when that does not help; `skip` goes on to the next round without a
             step, and what was released stays charged.
         max_repeats: how often the missing clients of one round are asked again.
+        max_records: the most records that an owner is believed to have. With `aggregation=size` it
+            bounds what one lie about a size is worth.
+        max_features: the most features that an owner is believed to have.
     """
 
     name: Literal["local", "ray", "flower"] = "local"
@@ -59,12 +63,14 @@ class Engine:
     min_clients: int | None = None
     on_missing: Literal["repeat", "skip"] = "repeat"
     max_repeats: int = 3
+    max_records: int = 10_000_000
+    max_features: int = 100_000
 
     def __post_init__(self) -> None:
         for name in ("cpus", "wait", "timeout"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        for name in ("processes", "nodes", "min_clients"):
+        for name in ("processes", "nodes", "min_clients", "max_records", "max_features"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}={value}: must be at least 1")
         require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
@@ -100,7 +106,8 @@ class Config:
         seed: of all random numbers of a simulation: division, first parameters, noise.
         participation: the fraction of the clients in a round, drawn anew each round.
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
-            by their public sizes.
+            by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
+        malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
     """
 
     dataset: DatasetConfig | Data
@@ -120,6 +127,7 @@ class Config:
     transform: Transform = field(default_factory=Transform)
     metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
+    malicious_fraction: float = 0.1
     text: str = ""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
 from fedsofim.core.participation import SETUP
 from fedsofim.privacy.plan import Protection
-from fedsofim.strategies.rule import aggregate
+from fedsofim.strategies.aggregation import aggregate
 
 
 class Simulation:
@@ -21,10 +21,13 @@ class Simulation:
         config: the run's, or the first of a stack: what all of them share.
         clients: with their records.
         plan: the clip and the noise, of one run or stacked.
+        stacked: whether it is a stack of runs.
     """
 
-    def __init__(self, config: Config, clients: Sequence[Client], plan: Protection) -> None:
-        self.config, self.plan = config, plan
+    def __init__(
+        self, config: Config, clients: Sequence[Client], plan: Protection, *, stacked: bool = False
+    ) -> None:
+        self.config, self.plan, self.stacked = config, plan, stacked
         self.clients = list(clients)  # under the last transform that was received
         self.sizes = np.array([client.data.size for client in clients])
 
@@ -34,7 +37,7 @@ class Simulation:
         released = self.config.client.setup(self.clients, self.plan, noise)
         if released is None:
             return None
-        return aggregate(released, self.sizes, self.config.aggregation)
+        return self._aggregate(released, self.sizes)
 
     def round(self, t: int, received: Mapping[str, Array], memory: Any) -> tuple[Array, Any]:
         """The aggregate of round `t`, and what the clients remember after it.
@@ -49,5 +52,8 @@ class Simulation:
         self.clients = transformed(self.clients, received)
         group, remembered = [self.clients[i] for i in present], take(memory, present)
         releases, new = config.client.release(received, group, remembered, self.plan, noise)
-        G = aggregate(releases, self.sizes[present], config.aggregation)
-        return G, put(memory, present, new)
+        return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
+
+    def _aggregate(self, releases: Array, sizes: Array) -> Array:
+        how, fraction = self.config.aggregation, self.config.malicious_fraction
+        return aggregate(releases, sizes, how, fraction, stacked=self.stacked)

@@ -32,6 +32,7 @@ def stack_key(config: Config) -> Hashable:
         config.partition,
         config.client,
         config.aggregation,
+        config.malicious_fraction,
         config.participation,
         config.rounds,
         config.seed,
@@ -85,7 +86,7 @@ def run(
     """
     first, config = experiments[0], experiments[0].config
     plan = StackedPlan(tuple(e.plan for e in experiments))
-    simulation = Simulation(config, first.clients, plan)
+    simulation = Simulation(config, first.clients, plan, stacked=True)
     rules = [e.config.strategy for e in experiments]
     servers = [refresh(e, start(e.config.strategy, e.theta)) for e in experiments]
     memory = config.client.init(np.stack([e.theta for e in experiments]), len(first.clients))

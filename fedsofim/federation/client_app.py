@@ -22,10 +22,11 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
 from fedsofim.data.owned import Records
-from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
+from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import UNTOLD, Owner, telling_nothing, untold
+from fedsofim.federation.owner import UNTOLD, Owner, Request, telling_nothing, untold
+from fedsofim.federation.replies import MEMORY
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.policy import Policy
@@ -131,21 +132,21 @@ def _records(node: Node) -> Records:
 
 
 def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
-    if node is None:
-        sent, _, said = _simulated(values).fit(
-            list(arrays.values()), {**values, "names": list(arrays)}
-        )
-    else:
-        sent, _, said = _deployed(arrays, values, node)
-    names = said.pop("names")
-    said |= {"round": values["round"], "clients": values["clients"]}
-    return dict(zip(names, sent, strict=True)), said
+    sent, said = _deployed(arrays, values, node) if node else _simulated(arrays, values)
+    return sent, said | {"round": values["round"], "clients": values["clients"]}
 
 
-def _simulated(values: Values) -> SimulatedClients:
+def _simulated(arrays: Arrays, values: Values) -> tuple[Arrays, Values]:
     config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
-    return SimulatedClients(config.client, plan, chosen, config.noise(values["round"]))
+    received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
+    memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
+    t = values["round"]
+    releases, after = simulate(
+        config.client, plan, chosen, config.noise(t), t=t, received=received, memory=memory
+    )
+    sent = {"release": releases} | {MEMORY + name: rows for name, rows in after.items()}
+    return sent, {"sizes": [client.data.size for client in chosen]}
 
 
 @lru_cache(maxsize=2)
@@ -157,7 +158,7 @@ def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
     return config, config.plan(), clients_of(network, data, parts)
 
 
-def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
+def _deployed(arrays: Arrays, values: Values, node: Node) -> tuple[Arrays, Values]:
     config = _agreed(values["job"], node.rules())
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
@@ -165,8 +166,9 @@ def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
     records = _records(node)
     mine = Client(node.partition_id, records.examples())
     owner = Owner(mine, Path(node.state), node.ledger(records))
-    client = DeployedClient(config.client, config.plan(), owner)
-    return client.fit(list(arrays.values()), {**values, "names": list(arrays)})
+    request = Request(run=values["run"], t=t, asked=values["job"])
+    release, charged = answer(config.client, config.plan(), owner, request, arrays)
+    return {"release": release[None]}, {"sizes": [mine.data.size], "charged": charged}
 
 
 def _agreed(job: str, policy: Policy) -> Config:

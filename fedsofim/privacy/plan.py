@@ -9,7 +9,6 @@ from fedsofim.core.errors import require
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 
-Aggregation = Literal["uniform", "size"]
 Trust = Literal["server", "aggregate"]
 
 
@@ -58,7 +57,7 @@ class Privacy:
         )
 
     def plan(
-        self, *, releases: float, clients: int, aggregation: Aggregation, setup_share: float = 0.0
+        self, *, releases: float, clients: int, aggregation: str, setup_share: float = 0.0
     ) -> "Plan":
         r"""The least noise that keeps the budget.
 
@@ -69,9 +68,10 @@ class Privacy:
             setup_share: the part of $\mu^2$ that a release before the first round may spend.
         """
         require(
-            not (self.trust == "aggregate" and aggregation == "uniform"),
+            self.trust == "server" or aggregation == "size",
             "trust=aggregate: needs aggregation=size; in the mean of per-client means a record of "
-            "a small client weighs more than the shared noise covers",
+            "a small client weighs more than the shared noise covers, and a robust mean sees "
+            "single releases",
         )
         z = self.noise_multiplier
         if z is None:

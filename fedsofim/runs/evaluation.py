@@ -59,7 +59,8 @@ def noise_norm(experiment: Experiment, t: int) -> float | None:
     """
     config, plan = experiment.config, experiment.plan
     gain = config.client.noise_gain
-    if gain is None or not experiment.clients or not plan.noise_multiplier:
+    known = config.aggregation in ("uniform", "size")
+    if gain is None or not known or not experiment.clients or not plan.noise_multiplier:
         return None
     sizes = np.array([experiment.clients[i].data.size for i in config.schedule.present(t)], float)
     uniform = math.sqrt((1 / sizes**2).sum()) / len(sizes)

@@ -14,10 +14,11 @@ from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
 from fedsofim.strategies import STRATEGIES
 from fedsofim.strategies.adaptive import FedAdam, FedYogi
+from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.fedavg import FedAvg
 from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
-from fedsofim.strategies.rule import aggregate, start, step
+from fedsofim.strategies.rule import start, step
 from fedsofim.strategies.scaffold import Scaffold
 
 from fedsofim.config.compose import compose

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.alone import Alone
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.pfedsop import PFedSOP
-from fedsofim.strategies.rule import aggregate, start, step
+from fedsofim.strategies.rule import start, step
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.rate import Rate
