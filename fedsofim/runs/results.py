@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fedsofim.core.participation import SETUP
 from fedsofim.reports import run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
@@ -53,7 +52,7 @@ def phases(released: Released, rounds: int) -> str:
     rows = [
         (start, std, count)
         for start, _, std, count in zip(*(a.tolist() for a in released), strict=True)
-        if start != SETUP
+        if start >= 0
     ]
     if len(rows) < 2:
         return ""

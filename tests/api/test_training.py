@@ -164,6 +164,15 @@ def test_bad_arrays_are_told_in_one_line(arrays, data, told):
     assert "\n" not in str(error.value)
 
 
+def test_data_come_from_one_place(parts, npz, tmp_path):
+    with pytest.raises(ConfigError, match="data, dataset: give one of them"):
+        fedsofim.run(data=parts, dataset="cifar10", **FEW)
+    settings = {"dataset": "npz", "dataset.path": str(npz)}
+    path = fedsofim.run(settings, output=tmp_path / "r", **FEW).path
+    with pytest.raises(ConfigError, match="trained on dataset=npz, not on arrays"):
+        fedsofim.resume(path, data=parts)
+
+
 def test_other_engines_take_files(parts):
     with pytest.raises(ConfigError, match="engine=ray: data in memory needs engine=local"):
         fedsofim.run(data=parts, engine="ray", **FEW)

@@ -10,7 +10,6 @@ from scipy.stats import kstest
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
-from fedsofim.core.rng import Purpose
 from fedsofim.engines.local import run
 from fedsofim.engines.stacked import run as run_stacked
 from fedsofim.engines.stacked import stack_key
@@ -95,9 +94,9 @@ def test_exact_heads_share_no_draws(small):
 
 
 def test_a_seeded_run_says_nothing_else(config_of):
-    noise = config_of().noise(Purpose.NOISE, 0)
+    noise = config_of().noise(0)
     assert not noise(0, 0).exact
-    assert config_of(EXACT).noise(Purpose.NOISE, 0)(0, 0).exact
+    assert config_of(EXACT).noise(0)(0, 0).exact
 
 
 @pytest.mark.parametrize(
