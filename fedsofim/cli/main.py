@@ -23,6 +23,7 @@ Private federated learning that second-order methods make fast.
   reproduce WHAT             the paper's tables and figures beside ours
   report DIR ...             compare runs, or a sweep, on one page; [--out FILE]
   calibrate [key=value ...]  the noise for a budget, the budget for a noise; [--json]
+  audit [DIR | key=value ...]  what a run gives away, beside what it claims
   features [key=value ...]   images to a file of features
   deploy COMMAND             server, register, client: real machines; rehearse: all on this one
 
@@ -63,11 +64,12 @@ Each is printed beside the paper's figures and written as CSV, LaTeX and Markdow
 figures as PNG and SVG, to DIR (outputs/reproduce). The same command continues what was
 interrupted."""
 
-REPORT = """usage: fedsofim report DIR ... [--out FILE]
+REPORT = """usage: fedsofim report DIR ... [--out FILE] [--counts]
 
 Compare runs and sweeps on one self-contained HTML page (report.html by default): accuracy by round
 with bands over seeds, accuracy by epsilon, rounds to a target, what was released and what it cost.
-DIR is a run's, a sweep's, or a folder of them."""
+DIR is a run's, a sweep's, or a folder of them. --counts shows who holds what as well: the
+simulator's knowledge, which no epsilon covers."""
 
 RESUME = """usage: fedsofim resume DIR
 
@@ -179,9 +181,11 @@ def _report(arguments: list[str]) -> None:
     if not arguments or "--help" in arguments or "-h" in arguments:
         return print(REPORT)
     out = Path(_option(arguments, "--out") or "report.html")
+    counts = "--counts" in arguments
+    paths = [Path(a) for a in arguments if a != "--counts"]
     from fedsofim.reports.compare import write
 
-    _telling_config_errors(lambda: write([Path(a) for a in arguments], out), [])
+    _telling_config_errors(lambda: write(paths, out, counts=counts), [])
     print(f"Written to {out}")
 
 
@@ -247,6 +251,12 @@ def _deploy(arguments: list[str]) -> None:
     main(arguments)
 
 
+def _audit(arguments: list[str]) -> None:
+    from fedsofim.cli.audit import main
+
+    main(arguments)
+
+
 def _reporting(call: Callable[[], None]) -> None:
     """Call, and end the program with one line, and no traceback, where the world is to blame."""
     try:
@@ -272,6 +282,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "reproduce": _reproduce,
     "report": _report,
     "calibrate": _calibrate,
+    "audit": _audit,
     "features": _features,
     "deploy": _deploy,
 }

@@ -56,6 +56,8 @@ def announce(config: Config, experiment: Experiment) -> None:
         f"({config.privacy.adjacency}); noise multiplier {plan.noise_multiplier:.4g}, "
         f"std {plan.noise_std:.4g} on a sum clipped at {plan.clip:g}; trust {config.privacy.trust}"
     )
+    if doubt := config.privacy.doubt(sum(experiment.partition.get("sizes", []))):
+        console.print(f"[bold white on red] WEAK PROMISE [/] {doubt}")
 
 
 def show_result(summary: Row, rows: list[Row]) -> None:

@@ -96,7 +96,7 @@ def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run |
     config = experiment.config
     train = engine or ENGINES[config.engine.name]
     announce(config, experiment)
-    if "counts" in experiment.partition:
+    if config.output.counts and "counts" in experiment.partition:
         place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
         place.write("partition.csv", table(experiment.partition).encode())
     rows = place.metrics()
@@ -164,20 +164,13 @@ def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[R
         "seconds": last["seconds"],
     }
     place.write_arrays("model.npz", theta=state.server.theta)
-    own: list[Row] = []
     if experiment.own_tests:
         scores = personal_scores(experiment, state)
         own = personal.table(scores, experiment.partition, experiment.own_tests)
         place.write_json("personal.json", own)
         place.write_arrays("personal.npz", theta=personal_models(experiment, state))
-    known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
-    picture = report.heat_map_of(experiment.partition) if known else ""
-    text = (place.path / "config.yaml").read_text()
-    command = place.path / "command.txt"
-    told = command.read_text() if command.is_file() else ""
-    page = report.render(text, summary, rows, picture, own, told)
-    place.write("report.html", page.encode())
     place.write_json("summary.json", summary)
+    place.write("report.html", report.page_of(place).encode())
     show_result(summary, rows)
     if last["theta_norm"] is None or (last["accuracy"] is not None and last["loss"] is None):
         console.print(
