@@ -65,9 +65,7 @@ def _audited(config: Config, flags: set[str]) -> dict[str, Any]:
         found = audit(config, size=size, device=device)
     else:
         with console.status("audit") as status:
-            found = audit(
-                config, size=size, device=device, on_test=lambda name: status.update(name)
-            )
+            found = audit(config, size=size, device=device, on_test=status.update)
     row = {"of": "device" if device else "simulation", **found.row()}
     return {**row, "seconds": round(time.perf_counter() - began, 1)}
 
@@ -93,9 +91,8 @@ def _show(config: Config, row: dict[str, Any]) -> None:
     for name in ("test", "claimed", "lower bound", "confidence", "verdict"):
         table.add_column(name, justify="left" if name in ("test", "verdict") else "right")
     for test in row["tests"]:
-        verdict = (
-            "within the claim" if test["passed"] else "[bold white on red] ABOVE THE CLAIM [/]"
-        )
+        refuted = "[bold white on red] ABOVE THE CLAIM [/]"
+        verdict = "within the claim" if test["passed"] else refuted
         cells = (f"{test['epsilon_claimed']:.4g}", f"{test['epsilon_lower_bound']:.4g}")
         table.add_row(test["test"], *cells, f"{100 * test['confidence']:.2f} %", verdict)
     for name in row["not_applicable"]:
@@ -115,6 +112,7 @@ def _refuted(row: dict[str, Any]) -> str:
     failed = [test for test in row["tests"] if not test["passed"]]
     worst = max(failed, key=lambda test: test["epsilon_lower_bound"] / test["epsilon_claimed"])
     return (
-        f"the claim is refuted: {worst['test']} shows epsilon >= {worst['epsilon_lower_bound']:.4g} "
-        f"where {worst['epsilon_claimed']:.4g} is claimed, with {row['confidence']:.0%} confidence"
+        f"the claim is refuted: {worst['test']} shows epsilon >= "
+        f"{worst['epsilon_lower_bound']:.4g} where {worst['epsilon_claimed']:.4g} is claimed, "
+        f"with {row['confidence']:.0%} confidence"
     )

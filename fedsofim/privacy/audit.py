@@ -30,7 +30,7 @@ def binomial(n: int, p: float) -> Array:
     array([0.25, 0.5 , 0.25])
     """
     if p in (0, 1):
-        return np.eye(n + 1)[n if p else 0]
+        return np.asarray(np.eye(n + 1)[n if p else 0])
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])  # log k!
     k = np.arange(n + 1)
     return np.asarray(
@@ -98,7 +98,7 @@ def mu_bound(counts: Counts, confidence: float) -> float:
     For every test, $\Phi^{-1}(P_D) - \Phi^{-1}(P_{D'}) \le \mu$.
     """
     right, wrong = counts.rates(confidence)
-    if not (0 < right and wrong < 1):
+    if right == 0 or wrong == 1:
         return 0.0
     quantile = NormalDist().inv_cdf
     return max(0.0, quantile(right) - quantile(wrong))
@@ -144,9 +144,8 @@ def linear_statistic(under: Array, against: Array, noise: Array) -> Array:
     covariance = noise.T @ noise / len(noise)
     p = len(covariance)
     ridge = 1e-9 * max(float(np.trace(covariance)) / p, np.finfo(float).tiny)
-    return np.linalg.solve(
-        covariance + ridge * np.eye(p), under.mean(axis=0) - against.mean(axis=0)
-    )
+    difference = under.mean(axis=0) - against.mean(axis=0)
+    return np.linalg.solve(covariance + ridge * np.eye(p), difference)
 
 
 def held_out(samples: Samples, bound: Callable[[Counts], float]) -> Counts:

@@ -183,8 +183,8 @@ def _audit(row: Mapping[str, Any] | None) -> str:
     head = "".join(f"<th>{h}</th>" for h in AUDITED)
     refuted = "" if row["passed"] else "<p class=warn>An attack refutes the claim of this run.</p>"
     return (
-        f"<h2>Audit</h2>{refuted}<p>What attacks on this config ({escape(row['of'])}) prove that it "
-        f"gives away at least, at delta {row['delta']:g}; all together with "
+        f"<h2>Audit</h2>{refuted}<p>What attacks on this config ({escape(row['of'])}) prove that "
+        f"it gives away at least, at delta {row['delta']:g}; all together with "
         f"{row['confidence']:.0%} confidence. A low bound proves nothing.</p>"
         f"<table><tr>{head}</tr>{body}</table><ul>{details}</ul>"
     )

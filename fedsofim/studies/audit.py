@@ -1,14 +1,14 @@
 """How much a run gives away, beside what it claims: attacks, and the bounds that they prove.
 
-Three tests. `pair`: a worst pair of neighbours, over whole runs of the client's program. `canaries`:
-coins guessed from one real run on the config's data. `reachability`: whether single numbers of a
-release betray the sum under the noise; of what a device sends, since a simulation's noise is fast,
-follows from its seed and protects nobody.
+Three tests. `pair`: a worst pair of neighbours, over whole runs of the client's program.
+`canaries`: coins guessed from one real run on the config's data. `reachability`: whether single
+numbers of a release betray the sum under the noise; of what a device sends, since a simulation's
+noise is fast, follows from its seed and protects nobody.
 
-The plan claims to be mu-GDP. The pair and the reachability test bound mu, and tell it as the epsilon
-that a Gaussian mechanism of that mu has at the run's delta; `epsilon_any` is the smaller bound that
-holds whatever the mechanism is. A test fails if its bound is above the claim. All tests together
-are right with the confidence of the audit: each is allowed its part of the error.
+The plan claims to be mu-GDP. The pair and the reachability test bound mu, and tell it as the
+epsilon that a Gaussian mechanism of that mu has at the run's delta; `epsilon_any` is the smaller
+bound that holds whatever the mechanism is. A test fails if its bound is above the claim. All tests
+together are right with the confidence of the audit: each is allowed its part of the error.
 """
 
 import math

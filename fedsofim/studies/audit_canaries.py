@@ -66,7 +66,7 @@ def choose_places(
 def put(data: Examples, places: Places) -> Examples:
     """The client's records with what the coins chose in their places."""
     x, target, norm = (array.copy() for array in data[:3])
-    for own, a, b in zip((x, target, norm), places.canaries, places.others, strict=False):
+    for own, a, b in zip((x, target, norm), places.canaries[:3], places.others[:3], strict=True):
         own[..., places.slots] = np.where(places.heads, a, b)
     return Examples(x, target, norm)
 
@@ -171,7 +171,7 @@ class Adversary:
             )
             for data in (_under(place.canaries, seen), _under(place.others, seen))
         )
-        return (a.astype(np.float64) - b) / 2
+        return np.asarray((a.astype(np.float64) - b) / 2)
 
 
 def _under(data: Examples, seen: Seen) -> Examples:

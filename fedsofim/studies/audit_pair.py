@@ -235,11 +235,9 @@ class Stage(NamedTuple):
         nothing = pair.D._replace(x=np.zeros_like(pair.D.x))
         data = [pair.D] * trials + [pair.other] * trials
         return [
-            Client(n * i + j, D if j == 0 else nothing)
-            for i, D in enumerate(data)
-            for j in range(n)
+            Client(n * i + j, nothing if j else D) for i, D in enumerate(data) for j in range(n)
         ]
 
     def _together(self, seen: Array) -> Array:
         """What the adversary sees of those who share their noise: the sum."""
-        return seen.reshape(-1, self.plan.sharers, *seen.shape[1:]).sum(axis=1)
+        return np.asarray(seen.reshape(-1, self.plan.sharers, *seen.shape[1:]).sum(axis=1))
