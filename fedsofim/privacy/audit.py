@@ -11,6 +11,7 @@ proves nothing: the adversary may have been a poor one.
 
 import math
 from collections.abc import Callable
+from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 
 # How many thresholds are tried on the first half of the scores.
-THRESHOLDS = 64
+THRESHOLDS = 24
 
 
 def binomial(n: int, p: float) -> Array:
@@ -31,11 +32,16 @@ def binomial(n: int, p: float) -> Array:
     """
     if p in (0, 1):
         return np.asarray(np.eye(n + 1)[n if p else 0])
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])  # log k!
+    k, ways = _log_ways(n)
+    return np.asarray(np.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p)))
+
+
+@cache
+def _log_ways(n: int) -> tuple[Array, Array]:
+    """The numbers 0 to n, and in how many ways so many can be chosen, as logarithms."""
     k = np.arange(n + 1)
-    return np.asarray(
-        np.exp(logs[n] - logs - logs[::-1] + k * math.log(p) + (n - k) * math.log1p(-p))
-    )
+    logs = np.concatenate([[0.0], np.cumsum(np.log(k[1:]))])  # log k!
+    return k, logs[n] - logs - logs[::-1]
 
 
 def least_rate(successes: int, trials: int, alpha: float) -> float:
@@ -220,7 +226,7 @@ def _last(holds: Callable[[float], bool], high: float) -> float:
     low = 0.0
     if not holds(low):
         return low
-    for _ in range(60):
+    for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low

@@ -121,6 +121,7 @@ def render(
         for key, value in summary.items()
     )
     warning = "" if summary["epsilon"] is not None else "<p class=warn>This run is not private.</p>"
+    told = _not_covered(not_private) if summary["epsilon"] is not None else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -128,7 +129,7 @@ def render(
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
         f"{_audit(audit)}{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
-        f"{_not_covered(not_private)}{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
+        f"{told}{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
 
 

@@ -194,7 +194,7 @@ class Stage(NamedTuple):
         shown = self._together(both[:, :1] - both[:, 1:])
         return Samples(shown[:trials], shown[trials:], np.zeros((1, 1)))
 
-    def consistent(self, trials: int, width: int = 20, size: int = 8) -> Samples:
+    def consistent(self, trials: int, width: int = 40, size: int = 8) -> Samples:
         """By how many more numbers one release agrees with D's sum than with that of D'.
 
         Local steps are cut down to one of rate 1, whose drift is the noisy mean itself.

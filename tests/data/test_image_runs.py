@@ -60,7 +60,7 @@ def test_generated_images_to_a_run_which_extracts_once(fedsofim, tmp_path):
     assert second["loss"] == first["loss"]
     place = tmp_path / "run-0"
     assert (place / "partition.csv").read_text().startswith("client,records,class_0")
-    assert (place / "partition.svg").is_file()
+    assert (place / "partition.json").is_file()
 
 
 def test_natural_owners_of_images_become_clients(fedsofim, tmp_path):

@@ -78,11 +78,10 @@ def test_one_run_is_right_about_randomized_response(rng, epsilon):
 
 
 def test_one_run_allows_for_delta_and_must(rng):
-    """All coins shown at once with probability 2 delta m / m: without the correction, too often."""
-    m, epsilon, delta, repeats = 50, 0.5, 1e-3, 20_000
-    shown = rng.random(repeats) < 2 * m * delta / 2  # (0, delta) for each of m coins, in groups
+    """Randomized response that shows all coins with probability delta."""
+    m, epsilon, delta, repeats = 50, 0.5, 0.05, 20_000
     correct = rng.binomial(m, math.exp(epsilon) / (1 + math.exp(epsilon)), repeats)
-    correct = np.where(shown, np.minimum(m, correct + 10), correct)
+    correct = np.where(rng.random(repeats) < delta, m, correct)
     assert not too_often(int((bounds_of(correct, m, m, delta) > epsilon).sum()), repeats)
     assert too_often(int((bounds_of(correct, m, m, 0.0) > epsilon).sum()), repeats)
 
@@ -107,15 +106,15 @@ def gaussian_samples(rng, mu, trials):
     return Samples(under + mu, against, np.zeros((1, 1)))
 
 
-@pytest.mark.parametrize("mu", [0.3, 2.0])
+@pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_a_pair_is_right_about_a_gaussian(rng, mu):
-    repeats, trials = 120, 800 if mu < 1 else 200
+    repeats, trials = 100, 600 if mu < 1 else 200
     found = [
         mu_bound(held_out(gaussian_samples(rng, mu, trials), lambda c: mu_bound(c, 0.95)), 0.95)
         for _ in range(repeats)
     ]
     assert not too_often(sum(bound > mu for bound in found), repeats)
-    assert np.median(found) > mu - (0.3 if mu < 1 else 0.8)
+    assert np.median(found) > mu - (0.45 if mu < 1 else 0.8)
 
 
 def test_a_pair_refutes_two_thirds_of_the_noise(rng):

@@ -11,6 +11,12 @@ from fedsofim.privacy.reachability import reachable
 GRID = 2.0**-10
 
 
+def neighbours(rng, numbers):
+    """Two sums of large numbers that differ by no more than two clips of norm 1."""
+    S, step = rng.normal(size=(2, numbers))
+    return (10 * S).astype(np.float32), (10 * S + 2 * step / np.linalg.norm(step)).astype("f4")
+
+
 def float_release(rng, S, std, size):
     noise = rng.standard_normal(S.shape, dtype=np.float32) * np.float32(std)
     return (S + noise) / np.float32(size)
@@ -34,17 +40,20 @@ def test_float_noise_always_reaches_what_it_made(seed, scale, std, size):
 
 @pytest.mark.parametrize("std", [14.06, 83.65])
 def test_float_noise_tells_one_sum_from_another(rng, std):
-    S, other = rng.normal(size=(2, 40)).astype(np.float32) * 10
-    y = (S + FloatNoise().standard_normal((200, 40), np.float32) * np.float32(std)) / np.float32(50)
+    S, other = neighbours(rng, 400)
+    noise = FloatNoise().standard_normal((50, 400), np.float32) * np.float32(std)
+    y = (S + noise) / np.float32(50)
     assert reachable(y, S, std, 50).all()
     assert not reachable(y, other, std, 50).all(axis=1).any()  # nobody is mistaken, ever
 
 
 @pytest.mark.parametrize("std", [14.06, 83.65])
 def test_grid_noise_is_at_chance(rng, std):
-    S, other = rng.normal(size=(2, 40)).astype(np.float32) * 10
-    both = [grid_release(rng, np.broadcast_to(s, (2000, 40)), std, 50) for s in (S, other)]
-    for y in both:
-        agree = [reachable(y, s, std, 50).sum(axis=1) for s in (S, other)]
-        difference = agree[0].astype(float) - agree[1]
-        assert abs(difference.mean()) < 5 * difference.std() / np.sqrt(len(difference))
+    S, other = neighbours(rng, 40)
+    seen = []
+    for truth in (S, other):
+        y = grid_release(rng, np.broadcast_to(truth, (1000, 40)), std, 50)
+        agree = [reachable(y, assumed, std, 50).sum(axis=1) for assumed in (S, other)]
+        seen.append(agree[0].astype(float) - agree[1])
+    error = np.hypot(*(x.std() for x in seen)) / np.sqrt(1000)
+    assert abs(seen[0].mean() - seen[1].mean()) < 4 * error

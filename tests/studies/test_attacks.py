@@ -13,9 +13,9 @@ from fedsofim.studies import audit_canaries
 from fedsofim.studies.audit import CONFIDENCE, FULL, Size, audit, canaries, pair, reachability
 from fedsofim.studies.audit_pair import Stage, simulated_noise
 
-SMALL = Size(sums=10_000, least=200, most=500, releases=100, canaries=120)
+SMALL = Size(sums=10_000, least=200, most=500, releases=100, canaries=36)
 # Few rounds, in which a pair is told apart well.
-FEW = ["rounds=6"]
+FEW = ["rounds=4"]
 SENDING = [name for name in STRATEGIES if name != "alone"]
 
 
@@ -64,9 +64,8 @@ def pair_of(config, size=SMALL, noise_of=None):
 def test_an_honest_client_keeps_its_claim(config_of, strategy, transform):
     found = pair_of(config_of(f"strategy={strategy}", f"transform={transform}", *FEW))
     assert found.passed
-    assert found.epsilon_claimed == pytest.approx(10 if strategy != "fedfc" else 9.69, rel=0.01)
-    # The attack is a good one: half of what is claimed is proven, of a tree a third.
-    assert found.epsilon_lower_bound > (3 if strategy == "ftrl" else 4.5)
+    assert 8 < found.epsilon_claimed <= 10
+    assert found.epsilon_lower_bound > 2.5  # the attack is a good one
     assert found.epsilon_any <= found.epsilon_lower_bound
 
 
@@ -92,7 +91,7 @@ def test_an_honest_plan_of_any_kind_keeps_its_claim(config_of, overrides):
 @pytest.mark.parametrize("fault", [two_thirds, without_clipping])
 @pytest.mark.parametrize("strategy", [s for s in SENDING if s != "ftrl"])
 def test_too_little_noise_and_no_clipping_are_caught(config_of, strategy, fault):
-    found = pair_of(fault(config_of(f"strategy={strategy}", *FEW)), replace_size(3))
+    found = pair_of(fault(config_of(f"strategy={strategy}", *FEW)), replace_size(2))
     assert not found.passed
     assert found.epsilon_lower_bound > found.epsilon_claimed
 
@@ -154,7 +153,8 @@ def test_grid_noise_passes_number_by_number(config_of, monkeypatch, rng):
 def test_the_error_is_shared_by_the_tests(config_of, small):
     found = audit(config_of(*small, "strategy=fedfc"), size=SMALL)
     assert [f.test for f in found.findings] == ["pair", "pair, set-up", "canaries"]
-    assert {f.confidence for f in found.findings} == {pytest.approx(1 - 0.05 / 3)}
+    for finding in found.findings:
+        assert finding.confidence == pytest.approx(1 - 0.05 / 3)
     assert found.passed
     assert found.row()["epsilon_lower_bound"] == max(f.epsilon_lower_bound for f in found.findings)
     assert "--device" in found.skipped["reachability"]
@@ -188,9 +188,8 @@ def test_what_claims_nothing_is_not_audited(config_of, small):
     ],
 )
 def test_canaries_show_less_than_is_claimed_but_something(config_of, npz, overrides):
-    size = SMALL._replace(canaries=40)
     scene = ["dataset=npz", f"dataset.path={npz}", "partition.clients=2", "rounds=6"]
-    found = canaries(prepare(config_of(*scene, *overrides)), size, CONFIDENCE)
+    found = canaries(prepare(config_of(*scene, *overrides)), SMALL, CONFIDENCE)
     assert found.passed
     assert found.epsilon_claimed == pytest.approx(10)
 
