@@ -45,7 +45,7 @@ def main() -> None:
             x = np.maximum(rng.standard_normal((n, features), np.float32), 0)
             plain = examples(x, rng.integers(0, CLASSES, n), CLASSES)
             del x
-            for name, data in (("none", plain), ("kfc", plain.under(factors))):
+            for name, data in (("none", plain), ("kfc", plain.with_transform(factors))):
                 fast = milliseconds(release, data, theta, SeededNoise(rng))
                 exact = milliseconds(release, data, theta, ExactNoise())
                 total = data.gradient_sum(theta, CLIP, exact=True)

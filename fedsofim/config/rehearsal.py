@@ -14,17 +14,17 @@ import numpy as np
 from fedsofim.clients import Client, Program
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.models import head
 from fedsofim.models.records import Records
 from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.privacy.mechanism import SeededNoise, seeded
 from fedsofim.privacy.plan import Plan
 from fedsofim.strategies import Rule
 from fedsofim.strategies.rule import broadcast, start
 
 CLIENTS, RECORDS, ROUNDS = 2, 6, 3
 # The only questions that records answer to a program that releases.
-SUMS = ("clipped_gradient_sum", "gradient_sum")
+SUMS = ("gradient_sum",)
 
 
 class _Watched:
@@ -83,9 +83,9 @@ def _rehearse(
     for t in range(rounds):
         drawn: list[tuple[int, int]] = []
 
-        def noise(client: int, draw: int, t: int = t, drawn: Any = drawn) -> np.random.Generator:
+        def noise(client: int, draw: int, t: int = t, drawn: Any = drawn) -> SeededNoise:
             drawn.append((client, draw))
-            return stream(0, Purpose.NOISE, t, client, draw)
+            return seeded(0, t)(client, draw)
 
         before = int(taken.max())
         sent, memory = program.release(received, clients, memory, plan, noise)

@@ -171,7 +171,7 @@ def train(
     """
     config, observer = experiment.config, observer or Observer()
     promise = state.record.epsilon(config, experiment.plan, config.rounds)
-    if place and "counts" in experiment.partition:
+    if place and config.output.counts and "counts" in experiment.partition:
         place.write("partition.svg", heat_map_of(experiment.partition).encode())
         place.write("partition.csv", table(experiment.partition).encode())
     try:
@@ -189,7 +189,7 @@ def finish(experiment: Experiment, state: RunState, place: RunDir | None, rows: 
     require(bool(rows), "no round was completed")
     summary = summarise(experiment, state, rows[-1])
     if place:
-        write_results(experiment, state, place, rows, summary)
+        write_results(experiment, state, place, summary)
     return summary
 
 

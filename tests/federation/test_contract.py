@@ -55,7 +55,9 @@ def test_exact_noise_is_remembered_in_integers(values: Values) -> None:
     chosen = ["strategy=ftrl", "privacy.noise=exact"]
     runs = [
         session.run(values(*chosen)),
-        session.run(values(*chosen, "engine=flower"), engine=over(InProcessGrid.simulated(2))),
+        session.run(
+            values(*chosen, "engine=flower"), engine=flower_engine(InProcessGrid.simulated(2))
+        ),
     ]
     for place in runs:
         saved = np.load(place.path / "checkpoint.npz")
