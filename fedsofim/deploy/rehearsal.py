@@ -19,7 +19,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
 from fedsofim.data.datasets import load
 from fedsofim.deploy import commands as deploy
-from fedsofim.deploy import signing
+from fedsofim.deploy import programs, signing
 from fedsofim.deploy.keys import make_signing_key
 from fedsofim.federation.node import Node
 
@@ -97,7 +97,7 @@ class Federation:
         self.trusted: Path | None = None
         self._shelf: signing.Shelf | None = None
         # A home of its own, so that nothing of the user's Flower set-up is touched.
-        self.environment = deploy.environment(FLWR_HOME=str(folder / "flwr"))
+        self.environment = programs.environment(FLWR_HOME=str(folder / "flwr"))
 
     def __enter__(self) -> "Federation":
         return self
@@ -124,7 +124,7 @@ class Federation:
         place = self.folder / "server"
         deploy.prepare_server(place, ["localhost", "127.0.0.1"])
         self._write_home(place / "ca.crt")
-        command = deploy.server_command(place, "127.0.0.1", self.port)
+        command = programs.server_command(place, "127.0.0.1", self.port)
         self.server = self.start(
             command, "server", **(self._shelf.variables if self._shelf else {})
         )
@@ -176,7 +176,7 @@ class Federation:
             epsilon=epsilon,
             delta=1e-5,
         )
-        command = deploy.client_command(
+        command = programs.client_command(
             place,
             server=f"127.0.0.1:{self.port}",
             certificate=self.folder / "server" / "ca.crt",
@@ -195,7 +195,7 @@ class Federation:
         """The command line of `flwr run`, for a project's directory or a signed bundle's name."""
         given = f'overrides="{" ".join(overrides)}" resume="{resume}"'
         return [
-            *(deploy.program("flwr"), "run", str(app), deploy.NAME, "--stream"),
+            *(programs.program("flwr"), "run", str(app), deploy.NAME, "--stream"),
             *("--run-config", given),
         ]
 
