@@ -2,6 +2,7 @@
 
 import argparse
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
