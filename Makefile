@@ -9,14 +9,15 @@ demo: setup
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml constraints.txt fedsofim/models/kernel.c
+.venv/.ready: pyproject.toml setup.py constraints.txt fedsofim/models/kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[vision,test,tables,figures,lint]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,test,tables,figures,lint]'
 	touch $@
 
+# A process for each core, of one thread each; the tests of a file stay together.
 test: setup
-	$(BIN)/python -m pytest -q
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow

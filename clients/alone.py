@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from fedsofim.clients.personal import PersonalSteps, plain_gradients
 from fedsofim.clients.program import Client, Noise
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -25,16 +26,19 @@ class Alone(PersonalSteps):
 
     It sends an empty array. So nothing is charged, there is nothing to hide, and neither clip nor
     noise is applied whatever the budget: $\varepsilon = 0$ against the server and all others.
+
+    >>> Alone(lr=0.1, steps=10).disclosure.sends
+    False
     """
 
-    sends: ClassVar[bool] = False
-
     @property
-    def uses_part(self) -> bool:
-        return False  # there is no charge that a part of the records could fall short of
-
-    def cost(self, rounds: int) -> float:
-        return 0
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: 0,
+            shares_noise=False,  # there is none
+            record_moves_others=False,
+            uses_part=False,  # there is no charge that a part of the records could fall short of
+        )
 
     def init(self, theta: Array, clients: int) -> AloneState:
         return AloneState(np.repeat(theta[None], clients, axis=0), np.zeros(clients, np.int64))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from fedsofim.clients.program import Client, Noise
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.head import examples_of
-from fedsofim.privacy.mechanism import BoundedSum, gaussian
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -27,11 +27,14 @@ class Covariance(Gradient):
     Attributes:
         bound: the largest norm of a record's features with the bias, B.
         setup_share: the part of the budget, of $\mu^2$, that the covariance spends.
+
+    >>> Covariance(bound=5.0, setup_share=0.05).disclosure.setup_share
+    0.05
     """
 
     setup_kind: ClassVar[str | None] = "covariance"
     bound: float
-    setup_share: float  # type: ignore[misc]
+    setup_share: float
 
     def __post_init__(self) -> None:
         bound = self.bound
@@ -39,15 +42,18 @@ class Covariance(Gradient):
         share = self.setup_share
         require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
 
+    @property
+    def disclosure(self) -> Disclosure:
+        return replace(super().disclosure, setup_share=self.setup_share)
+
     def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array:
         unit = math.sqrt(2) if plan.adjacency == "replace-one" else 1.0
         z = plan.client_setup_multiplier(unit)
         covariances = []
         for i, records in clients:
-            D = examples_of(records)
-            x = D.x * np.minimum(1, self.bound / D.norm)
-            S = BoundedSum(x @ x.T, self.bound**2)
-            upper = np.triu(gaussian(S, z, noise(i, 0)))
+            D, source = examples_of(records), noise(i, 0)
+            S = D.second_moment(self.bound, source.exact)
+            upper = np.triu(source.gaussian(S, z))
             E = upper + np.triu(upper, 1).swapaxes(-1, -2)
-            covariances.append((S.value + E) / D.size)
+            covariances.append(((S.value + E) * S.unit / D.size).astype(D.x.dtype))
         return np.stack(covariances)

@@ -9,6 +9,7 @@ from fedsofim.clients.personal import TunedSteps, released_gradients
 from fedsofim.clients.program import Client, Noise
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -25,11 +26,19 @@ class FineTune(TunedSteps):
     In a round it is FedAvg's: K steps from the broadcast $\theta$, of which it sends the drift.
     Its own model is $\theta$ after the tuning; with `tune_steps=0` it is $\theta$ itself, scored
     on each client's own test set.
+
+    >>> FineTune(lr=0.1, steps=5, tune_lr=0.1, tune_steps=100).disclosure.releases(70)
+    350
     """
 
     @property
-    def shares_noise(self) -> bool:
-        return self.steps == 1
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=self.steps == 1,  # a second step starts from the client's own first
+            record_moves_others=False,
+            uses_part=self.batch_size is not None,
+        )
 
     def init(self, theta: Array, clients: int) -> FineTuneState:
         return FineTuneState(np.zeros(clients, np.int64))
@@ -47,4 +56,5 @@ class FineTune(TunedSteps):
     ) -> tuple[Array, FineTuneState]:
         x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
+        # McMahan et al., Algorithm 1, ClientUpdate.
         return x - y, FineTuneState(state.steps + self.steps)

@@ -7,12 +7,26 @@ import numpy as np
 from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient(Program):
-    """The client of DP-FedGD, DP-FedSOFIM and all that differ in the server's rule alone."""
+    """The client of DP-FedGD, DP-FedSOFIM and all that differ in the server's rule alone.
+
+    >>> Gradient().disclosure.releases(70)
+    70
+    """
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds,
+            shares_noise=True,
+            record_moves_others=False,
+            uses_part=False,
+        )
 
     @property
     def noise_gain(self) -> float:
@@ -28,4 +42,4 @@ class Gradient(Program):
     ) -> tuple[Array, Stateless]:
         theta = received["theta"]
         thetas = np.broadcast_to(theta, (len(clients), *theta.shape))
-        return noisy_gradients(thetas, clients, plan, noise), state
+        return noisy_gradients(thetas, clients, plan, noise), state  # Eq. (2); Algorithm 1, line 8

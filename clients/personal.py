@@ -12,6 +12,7 @@ from fedsofim.clients.steps import LocalSteps
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 # The gradients of some clients, each at its own parameters, in local step k.
@@ -21,7 +22,7 @@ Gradients = Callable[[Array, Sequence[Client], int], Array]
 def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     """Mean gradients without clip or noise, for steps whose result stays on the client."""
     pairs = zip(theta, clients, strict=True)
-    return np.stack([D.clipped_gradient_sum(y, math.inf) / D.size for y, (_, D) in pairs])
+    return np.stack([D.gradient_sum(y, math.inf).value / D.size for y, (_, D) in pairs])
 
 
 def released_gradients(plan: Protection, noise: Noise) -> Gradients:
@@ -46,6 +47,9 @@ class PersonalSteps(LocalSteps):
 
     Attributes:
         batch_size: how many records a step uses; all by default, and always with a budget.
+
+    >>> PersonalSteps(lr=0.1, steps=5, batch_size=100).disclosure.uses_part
+    True
     """
 
     keeps_models: ClassVar[bool] = True
@@ -57,12 +61,13 @@ class PersonalSteps(LocalSteps):
         require(size is None or size >= 1, f"batch_size={size}: must be at least 1")
 
     @property
-    def shares_noise(self) -> bool:
-        return False  # the next step starts from what the client released in the last
-
-    @property
-    def uses_part(self) -> bool:
-        return self.batch_size is not None
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=False,  # the next step starts from what the client released in the last
+            record_moves_others=False,
+            uses_part=self.batch_size is not None,
+        )
 
     def descend(
         self, y: Array, done: Array, clients: Sequence[Client], gradients: Gradients
@@ -108,6 +113,10 @@ class TunedSteps(PersonalSteps):
         require(self.tune_steps >= 0, f"tune_steps={self.tune_steps}: must be >= 0")
         size = self.tune_batch_size
         require(size is None or size >= 1, f"tune_batch_size={size}: must be at least 1")
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return super().disclosure  # nothing that is sent depends on the tuning
 
     def tune(self, models: Array, clients: Sequence[Client]) -> Array:
         """Each client's model `(n, K, F+1)` after the tuning."""

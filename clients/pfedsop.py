@@ -9,6 +9,7 @@ from fedsofim.clients.personal import TunedSteps, released_gradients
 from fedsofim.clients.program import Client, Noise
 
 from fedsofim.core.arrays import Array, Scale
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -77,7 +78,7 @@ def personal_step(drift: Array, shared: Array, sharpness: Scale, rho: Scale) -> 
         One step a client, of the shape and dtype of `drift`.
     """
     beta = gompertz(angle(drift, shared), sharpness)
-    blend = (1 - beta) * drift + beta * shared
+    blend = (1 - beta) * drift + beta * shared  # the personal gradient, Delta^p_i
     squares = (blend**2).sum(axis=(-2, -1), keepdims=True)
     return np.where(np.isnan(beta), 0.0, blend / (rho + squares)).astype(drift.dtype)
 
@@ -103,6 +104,10 @@ class PFedSOP(TunedSteps):
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta", "drift", "lr", "rho", "sharpness"})
 
+    @property
+    def disclosure(self) -> Disclosure:
+        return super().disclosure  # the personal step reads only what was released before
+
     def init(self, theta: Array, clients: int) -> PFedSOPState:
         own = np.repeat(theta[None], clients, axis=0)
         return PFedSOPState(own, np.zeros_like(own), np.zeros(clients, np.int64))
@@ -121,5 +126,6 @@ class PFedSOP(TunedSteps):
         eta_1, rho, sharpness = (received[name] for name in ("lr", "rho", "sharpness"))
         x = state.theta - eta_1 * personal_step(state.drift, received["drift"], sharpness, rho)
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
+        # Delta_i of the paper's round:
         drift = (x - y) / self.lr  # from after the personal step: what SGD alone did
         return drift, PFedSOPState(y, drift, state.steps + self.steps)

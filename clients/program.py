@@ -14,11 +14,12 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Factors, Records
-from fedsofim.privacy.mechanism import BoundedSum, NormalSource, add_gaussian
+from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.privacy.mechanism import NoiseSource, add_gaussian
 from fedsofim.privacy.plan import Protection
 
-# The noise stream of a client, by its id and the number of the draw within the round.
-Noise = Callable[[int, int], NormalSource]
+# Where a client's noise comes from, by its id and the number of the draw within the round.
+Noise = Callable[[int, int], NoiseSource]
 
 
 class Client(NamedTuple):
@@ -36,44 +37,34 @@ class Stateless(NamedTuple):
 class Program(ABC):
     r"""A kind of client.
 
+    Every class states what it discloses, in its own body. One that only inherits the `disclosure`
+    of its base is refused when Python reads it: whoever changes what a client does must look at
+    what it then discloses. Where that is the same, `return super().disclosure` says so.
+
     Attributes:
         needs: the names that the server must broadcast.
         setup_kind: the name of what `setup` releases, if it does.
-        setup_share: the part of the budget, of $\mu^2$, that `setup` spends.
         every_round: whether it works only if each client takes part in every round.
         keeps_models: whether each client has a model of its own.
-        sends: whether anything is sent in a round.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta"})
     setup_kind: ClassVar[str | None] = None
-    setup_share: ClassVar[float] = 0.0
     every_round: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
-    sends: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        require(
+            "disclosure" in vars(cls),
+            f"{cls.__name__}: does not state its disclosure; every kind of client must, in its own "
+            "body",
+        )
 
     @property
-    def uses_part(self) -> bool:
-        """Whether a step uses a part of a client's records, which `cost` does not account for."""
-        return False
-
-    @property
-    def shares_noise(self) -> bool:
-        """Whether clients may share the noise when only their sum is seen.
-
-        They may if a release is a clipped sum at the broadcast parameters plus Gaussian noise. They
-        may not if a client acts on its own release before it is summed: that step would be hidden
-        by its own small part of the noise alone.
-        """
-        return True
-
-    @property
-    def record_moves_others(self) -> bool:
-        """Whether adding or removing a record changes what the client does with its other records.
-
-        The clip then bounds replacing a record, but not adding or removing one.
-        """
-        return False
+    @abstractmethod
+    def disclosure(self) -> Disclosure:
+        """What this program discloses: all that the accountant knows of it."""
 
     @property
     def noise_gain(self) -> float | None:
@@ -83,16 +74,16 @@ class Program(ABC):
         """
         return None
 
-    def cost(self, rounds: int) -> float:
-        """How many releases of a clipped sum the first `rounds` rounds are worth."""
-        return rounds
-
     def init(self, theta: Array, clients: int) -> Any:
         """What clients remember before the first round: a NamedTuple of stacked arrays."""
         return Stateless()
 
     def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array | None:
-        """What each client sends once, before the first round, `(n, ...)`; nothing by default."""
+        """What each client sends once, before the first round, `(n, ...)`; nothing by default.
+
+        Whoever sends something says so in `setup_kind`, and pays with the disclosure's
+        `setup_share`.
+        """
         return None
 
     def personal(self, theta: Array, clients: Sequence[Client], state: Any) -> Array:
@@ -134,13 +125,13 @@ def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> lis
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
-    return [client._replace(data=client.data.under(factors)) for client in clients]
+    return [client._replace(data=client.data.with_transform(factors)) for client in clients]
 
 
 def noisy_gradients(
     thetas: Array, clients: Sequence[Client], plan: Protection, noise: Noise, draw: int = 0
 ) -> Array:
-    r"""Each client's clipped, noisy mean gradient, Eq. (2): $(S_i + E_i) / |D_i|$.
+    r"""Each client's clipped, noisy mean gradient, Eqs. (1) and (2): $(S_i + E_i) / |D_i|$.
 
     $S_i$ is the sum of per-example gradients clipped to C and $E_i \sim N(0, (C z_i)^2 I)$. Each
     call is charged: it is $\mu$-GDP for every record of the client, as `Plan.events` says.
@@ -158,6 +149,7 @@ def noisy_gradients(
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
-        S = BoundedSum(D.clipped_gradient_sum(y, plan.clip), plan.clip)
-        np.divide(add_gaussian(S, plan.client_noise_multiplier, noise(i, draw)), D.size, out=g)
+        source = noise(i, draw)
+        S = D.gradient_sum(y, plan.clip, source.exact)
+        np.divide(add_gaussian(S, plan.client_noise_multiplier, source), D.size, out=g)
     return out

@@ -9,6 +9,7 @@ from fedsofim.clients.program import Client, Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 
 from fedsofim.core.arrays import Array
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -27,14 +28,22 @@ class ScaffoldSteps(LocalSteps):
 
     Only the drift $x - y_K$ is sent: the server derives the change of $c_i$ from it. Both are
     functions of the noisy gradients, so nothing but these is charged.
+
+    >>> ScaffoldSteps(lr=0.1, steps=7).disclosure.shares_noise
+    False
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta", "c"})
     every_round: ClassVar[bool] = True  # the server takes the mean change of c_i for that of all
 
     @property
-    def shares_noise(self) -> bool:
-        return False  # c_i remembers the client's own releases
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=False,  # c_i remembers the client's own releases
+            record_moves_others=False,
+            uses_part=False,
+        )
 
     def init(self, theta: Array, clients: int) -> ScaffoldState:
         return ScaffoldState(np.zeros((clients, *theta.shape), theta.dtype))
@@ -51,5 +60,6 @@ class ScaffoldSteps(LocalSteps):
         drift = np.zeros_like(c_i)  # x - y
         for k in range(self.steps):
             g = noisy_gradients(x - drift, clients, plan, noise, draw=k)
-            drift = drift + self.lr * (g + c - c_i)
+            drift = drift + self.lr * (g + c - c_i)  # Karimireddy et al., Algorithm 1
+        # The same, option II.
         return drift, ScaffoldState(c_i - c + drift / (self.steps * self.lr))

@@ -10,6 +10,7 @@ from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -24,6 +25,9 @@ class LocalSteps(Program):
     Attributes:
         lr: the client's learning rate $\eta_l$.
         steps: how many local steps, K.
+
+    >>> LocalSteps(lr=0.1, steps=5).disclosure.releases(70)
+    350
     """
 
     lr: float
@@ -34,15 +38,17 @@ class LocalSteps(Program):
         require(self.steps >= 1, f"steps={self.steps}: must be at least 1")
 
     @property
-    def shares_noise(self) -> bool:
-        return self.steps == 1
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=lambda rounds: rounds * self.steps,
+            shares_noise=self.steps == 1,  # a second step starts from the client's own first
+            record_moves_others=False,
+            uses_part=False,
+        )
 
     @property
     def noise_gain(self) -> float:
         return self.lr * math.sqrt(self.steps)
-
-    def cost(self, rounds: int) -> float:
-        return rounds * self.steps
 
     def release(
         self,
@@ -57,5 +63,6 @@ class LocalSteps(Program):
         drift = np.zeros((len(clients), *x.shape), x.dtype)  # x - y
         for k in range(self.steps):
             g = noisy_gradients(x - drift, clients, plan, noise, draw=k)
+            # McMahan et al., Algorithm 1, ClientUpdate; with mu, Li et al., Eq. (2).
             drift = drift + self.lr * (g - mu * drift)
         return drift, state

@@ -11,7 +11,7 @@ from fedsofim.clients.program import Client, Noise, Program
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records
-from fedsofim.privacy.mechanism import BoundedSum, gaussian
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
 
@@ -19,7 +19,8 @@ class TreeState(NamedTuple):
     """What a tree client remembers.
 
     Attributes:
-        nodes: the noise of the nodes that make up the current prefix, `(n, levels, K, F+1)`.
+        nodes: the noise of the nodes that make up the current prefix, `(n, levels, K, F+1)`, in
+            the numbers of the sums: exact noise is remembered in integers.
         t: rounds done, `(n,)`.
     """
 
@@ -36,8 +37,11 @@ class Tree(Program):
     What is sent in a round is the clipped sum plus the *change* of that noise, so that the server,
     by adding up, sees the noisy prefix sums of the tree.
 
-    A record that takes part in every round is under every node: releasing the tree moves by
-    $\lVert\cdot\rVert^2 \le (2C)^2 \sum_\text{nodes} \text{leaves}^2$, 8162 $(2C)^2$ for 70 rounds.
+    Only nodes with an even number are ever part of a prefix, one for each round: the one that the
+    round's leaf completes, with as many levels as m has trailing zero bits. What the server sees
+    determines, and follows from, the sums over these nodes, each with a draw of its own, in turn. A
+    record that takes part in every round moves the sum over a node by 2C for each leaf, so T rounds
+    are worth $\sum_m 4^{\text{level}(m)}$ releases: 6139 for 70 rounds.
     With `batches`, the records of a client take turns, each takes part once in an epoch, and a new
     tree begins with every epoch: a record is then under one leaf, and one node a level, of each.
     The tree of an epoch is completed with empty leaves, so that its total carries one draw.
@@ -46,6 +50,9 @@ class Tree(Program):
         rounds: leaves of the tree, T.
         batches: rounds in an epoch; 1 has all records take part in all rounds, in one tree.
         tree: `binary`; `identity` is independent noise every round, which is DP-FedGD's.
+
+    >>> Tree(rounds=70, tree="identity").disclosure.releases(70)
+    70.0
     """
 
     every_round: ClassVar[bool] = True  # or the noise of absent clients' nodes does not cancel
@@ -57,8 +64,13 @@ class Tree(Program):
         require(self.batches >= 1, f"batches={self.batches}: must be at least 1")
 
     @property
-    def record_moves_others(self) -> bool:
-        return self.batches > 1  # the records behind it would come to another turn
+    def disclosure(self) -> Disclosure:
+        return Disclosure(
+            releases=self._releases,
+            shares_noise=True,
+            record_moves_others=self.batches > 1,  # those behind it would come to another turn
+            uses_part=False,  # in a round, yes; the releases count the turns
+        )
 
     @property
     def height(self) -> int:
@@ -66,14 +78,15 @@ class Tree(Program):
         leaves = self.batches if self.batches > 1 else self.rounds
         return (leaves - 1).bit_length() if self.tree == "binary" else 0
 
-    def cost(self, rounds: int) -> float:
+    def _releases(self, rounds: int) -> float:
+        """What the first rounds of the tree are worth, counted in leaves."""
         require(
             rounds <= self.rounds,
             f"client.rounds={self.rounds}: the tree is too small for {rounds}",
         )
         if self.batches > 1:
             return math.ceil(rounds / self.batches) * (self.height + 1)
-        return float(sum((rounds >> level) * 4**level for level in range(self.height + 1)))
+        return float(sum(4 ** self._closed(t) for t in range(rounds)))
 
     def init(self, theta: Array, clients: int) -> TreeState:
         nodes = np.zeros((clients, self.height + 1, *theta.shape), theta.dtype)
@@ -89,18 +102,21 @@ class Tree(Program):
     ) -> tuple[Array, TreeState]:
         theta = received["theta"]
         out = np.empty((len(clients), *theta.shape), theta.dtype)
-        nodes = state.nodes.copy()
-        for g, node, t, (i, D) in zip(out, nodes, state.t.tolist(), clients, strict=True):
-            batch = _batch(D, t % self.batches, self.batches)
-            S = BoundedSum(batch.clipped_gradient_sum(theta, plan.clip), plan.clip)
+        nodes = []
+        for g, before, t, (i, D) in zip(out, state.nodes, state.t.tolist(), clients, strict=True):
+            batch, source = _batch(D, t % self.batches, self.batches), noise(i, 0)
+            S = batch.gradient_sum(theta, plan.clip, source.exact)
+            node = before.astype(S.value.dtype)
             level = self._closed(t)
-            fresh = gaussian(S, plan.client_noise_multiplier, noise(i, 0))
-            np.divide(S.value + fresh - node[:level].sum(axis=0), D.size / self.batches, out=g)
+            fresh = source.gaussian(S, plan.client_noise_multiplier)
+            change = (S.value + fresh - node[:level].sum(axis=0)) * S.unit
+            np.divide(change, D.size / self.batches, out=g)
             node[:level] = 0
             node[level] = fresh
             if self._ends_tree(t):
                 node[:] = 0  # the next tree starts anew, on top of this one's total
-        return out, TreeState(nodes, state.t + 1)
+            nodes.append(node)
+        return out, TreeState(np.stack(nodes), state.t + 1)
 
     def _closed(self, t: int) -> int:
         """The level of the node that leaf `t` completes, whose noise replaces all below it."""
@@ -110,7 +126,7 @@ class Tree(Program):
             if self._ends_tree(t):
                 return self.height
             t %= self.batches
-        m = t + 1
+        m = t + 1  # Kairouz et al., the tree aggregation of Algorithm 1
         return (m & -m).bit_length() - 1
 
     def _ends_tree(self, t: int) -> bool:

@@ -21,6 +21,7 @@ MEDMNIST = (  # the 2D sets
     *("organcmnist", "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist"),
 )
 MEDMNIST_SIZES = (28, 64, 128, 224)
+NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners")
 
 
 class Dataset(NamedTuple):
@@ -47,6 +48,10 @@ class Dataset(NamedTuple):
     probe_x: Array | None = None
 
 
+ARRAYS = (
+    "dataset=arrays: the records were given from Python and are not on disk; train with "
+    "fedsofim.run(data=(X, y)), and continue with fedsofim.resume(DIR, data=(X, y))"
+)
 OWNERS = "dataset=owners: the data is with its owners; only a deployment can train on it"
 
 
@@ -56,7 +61,8 @@ class DatasetConfig:
 
     Attributes:
         name: a data set's name; `npz` for a file of the user's, `folder` for a folder by class,
-            `owners` in a deployment whose server has no data, not even a test set.
+            `arrays` for records in memory, given from Python, and `owners` in a deployment whose
+            server has no data, not even a test set.
         path: a `.npz` file of features or of images, instead of the set's own files.
         root: the folder that holds the set's image files.
         classes: how many classes; by default one more than the largest label.
@@ -79,8 +85,7 @@ class DatasetConfig:
     holdout: float = 0.0
 
     def __post_init__(self) -> None:
-        names = [*CIFAR, *MEDMNIST, "folder", "npz", "owners"]
-        require(self.name in names, f"name={self.name}: choose one of {', '.join(names)}")
+        require(self.name in NAMES, f"name={self.name}: choose one of {', '.join(NAMES)}")
         require(0 <= self.holdout < 1, f"holdout={self.holdout}: must be at least 0 and below 1")
         require(
             self.name != "npz" or self.path is not None,
@@ -158,7 +163,7 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
     with npz.naming(file):
         npz.check_seal(arrays)
         known = npz.provenance(arrays).get("dataset", {}).get("classes")
-        data = _dataset(arrays, config.classes or known)
+        data = checked(arrays, config.classes or known)
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
         data = data._replace(sha256=sha256, client_id=ids)
@@ -201,7 +206,8 @@ def hold_out(data: Dataset, share: float) -> Dataset:
     )
 
 
-def _dataset(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
+def checked(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
+    """A data set of features from named arrays; every fault is an error."""
     train_x, train_y = split_of(arrays, "train")
     test_x, test_y = split_of(arrays, "test")
     require(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fedsofim.data import npz
 from fedsofim.data.catalog import Source, locate
-from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.datasets import ARRAYS, DatasetConfig
 from fedsofim.data.download import Watch, silent
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 from fedsofim.data.vision import optional
@@ -80,6 +80,7 @@ class Extraction:
         return self.dataset.embedded if own else None
 
     def _find(self, watch: Watch) -> _Inputs:
+        require(self.dataset.name != "arrays", ARRAYS)
         store = self.features.store
         weights = self.backbone.file(store, watch)
         source = locate(self.dataset, store, watch)

@@ -1,6 +1,7 @@
 """How records are divided among clients."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,40 +15,39 @@ from fedsofim.core.rng import Purpose, stream
 # A client holds at least this share of the mean client's records unless `min_size` says otherwise:
 # 800 of CIFAR-10's records with 20 clients.
 MIN_SHARE = 0.32
+Kind = Literal["iid", "dirichlet", "classes", "natural"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition:
-    """A division of the training records.
+class Division(ABC):
+    """A division of the training records among clients; each record goes to one of them.
 
     Attributes:
-        kind: `iid`; `dirichlet`, in which each class is spread over the clients by a Dirichlet
-            draw; `classes`, in which each client holds records of a few classes only; `natural`,
-            in which the data say whose each record is.
         clients: how many clients, n.
-        alpha: concentration of the Dirichlet draw; small is uneven.
-        classes_per_client: for `classes`.
-        min_size: the fewest records a Dirichlet client gets, taken from the largest clients where
-            the draw gives less; by default 0.32 of the mean.
     """
 
-    kind: Literal["iid", "dirichlet", "classes", "natural"]
     clients: int
-    alpha: float = 0.5
-    classes_per_client: int = 2
-    min_size: int | None = None
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, f"clients={self.clients}: must be at least 1")
-        require(0 < self.alpha < math.inf, f"alpha={self.alpha}: must be a finite number > 0")
-        require(
-            self.classes_per_client >= 1,
-            f"classes_per_client={self.classes_per_client}: must be at least 1",
-        )
-        require(
-            self.min_size is None or self.min_size >= 1,
-            f"min_size={self.min_size}: must be at least 1",
-        )
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return type(self).__name__
+
+    @abstractmethod
+    def owners(
+        self, labels: Array, classes: int, rng: np.random.Generator, client_id: Array | None
+    ) -> Array:
+        """The client, from 0 to n - 1, that each record goes to, `(N,)`.
+
+        Args:
+            labels: of all records, `(N,)`.
+            classes: how many classes there are.
+            rng: what to draw from; the same for the same seed, on every machine.
+            client_id: whose each record is, `(N,)`, where the data say so.
+        """
 
     def split(
         self, labels: Array, classes: int, seed: int, client_id: Array | None = None
@@ -58,29 +58,81 @@ class Partition:
             labels: of all records, `(N,)`.
             classes: how many classes there are.
             seed: of the draw.
-            client_id: whose each record is, `(N,)`, for a natural division; clients are numbered
-                in the order of their ids.
+            client_id: whose each record is, `(N,)`, where the data say so.
         """
+        owner = np.asarray(self.owners(labels, classes, stream(seed, Purpose.PARTITION), client_id))
+        name, n = type(self).__name__, self.clients
+        require(
+            owner.shape == labels.shape and owner.dtype.kind in "iu",
+            f"partition={name}: owners are {owner.dtype} {owner.shape}; there must be a whole "
+            f"number for each of the {len(labels)} records",
+        )
+        inside = bool(((owner >= 0) & (owner < n)).all())
+        require(inside, f"partition={name}: owners must be from 0 to {n - 1}")
+        parts = _group(owner, n)
+        empty = [i for i, part in enumerate(parts) if not len(part)]
+        require(not empty, f"partition={name}: gives no records to clients {empty}")
+        return parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Division):
+    """The divisions that come with the project.
+
+    Attributes:
+        kind: `iid`; `dirichlet`, in which each class is spread over the clients by a Dirichlet
+            draw; `classes`, in which each client holds records of a few classes only; `natural`,
+            in which the data say whose each record is; clients are then numbered in the order of
+            their ids.
+        alpha: concentration of the Dirichlet draw; small is uneven.
+        classes_per_client: for `classes`.
+        min_size: the fewest records a Dirichlet client gets, taken from the largest clients where
+            the draw gives less; by default 0.32 of the mean.
+    """
+
+    kind: Kind
+    alpha: float = 0.5
+    classes_per_client: int = 2
+    min_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.alpha < math.inf, f"alpha={self.alpha}: must be a finite number > 0")
+        require(
+            self.classes_per_client >= 1,
+            f"classes_per_client={self.classes_per_client}: must be at least 1",
+        )
+        require(
+            self.min_size is None or self.min_size >= 1,
+            f"min_size={self.min_size}: must be at least 1",
+        )
+
+    @property
+    def name(self) -> str:
+        return self.kind
+
+    def owners(
+        self, labels: Array, classes: int, rng: np.random.Generator, client_id: Array | None
+    ) -> Array:
         if self.kind == "natural":
             return self._by_owner(client_id)
         n = self.clients
         require(
             n <= len(labels), f"partition.clients={n}: more clients than the {len(labels)} records"
         )
-        rng = stream(seed, Purpose.PARTITION)
         owner = np.empty(len(labels), np.intp)
         order = rng.permutation(len(labels))
         if self.kind == "iid":
             owner[order] = np.arange(len(labels)) % n
-        else:
-            shares = self._shares(rng, classes)
-            for k in range(classes):
-                records = order[labels[order] == k]
-                owner[records] = np.repeat(np.arange(n), _apportion(shares[k], len(records)))
-            self._top_up(owner, order)
-        return _group(owner, n)
+            return owner
+        shares = self._shares(rng, classes)
+        for k in range(classes):
+            records = order[labels[order] == k]
+            owner[records] = np.repeat(np.arange(n), _apportion(shares[k], len(records)))
+        self._top_up(owner, order)
+        return owner
 
-    def _by_owner(self, client_id: Array | None) -> list[Array]:
+    def _by_owner(self, client_id: Array | None) -> Array:
         if client_id is None:
             raise ConfigError("partition=natural: the data do not say whose each record is")
         names, owner = np.unique(client_id, return_inverse=True)
@@ -88,7 +140,7 @@ class Partition:
             len(names) == self.clients,
             f"partition.clients={self.clients}: the data name {len(names)} clients",
         )
-        return _group(owner, self.clients)
+        return np.asarray(owner)
 
     def _shares(self, rng: np.random.Generator, classes: int) -> Array:
         """The share of each class that each client holds, `(K, n)`; rows sum to 1."""

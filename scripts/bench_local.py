@@ -16,7 +16,8 @@ import warnings
 
 import numpy as np
 from fedsofim.clients import Client
-from fedsofim.strategies.rule import ServerState, aggregate, step
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import ServerState, step
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse

@@ -18,7 +18,7 @@ from fedsofim.config.compose import compose, compose_many
 from fedsofim.config.schema import parse
 from fedsofim.engines import local, stacked
 from fedsofim.runs.experiment import begin, prepare
-from fedsofim.studies.sweep import single_threaded
+from fedsofim.studies.processes import each
 
 
 def main() -> None:
@@ -29,8 +29,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--stacks", type=int, nargs="+", default=[16, 64])
     options = parser.parse_args()
-    with single_threaded(jobs=1) as pool:
-        pool.submit(measure, options).result()
+    list(each(measure, [[options]], jobs=1))
 
 
 def measure(options: argparse.Namespace) -> None:

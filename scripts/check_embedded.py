@@ -20,7 +20,7 @@ from fedsofim.data.features import code
 from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 from rich.console import Console
 
-from fedsofim.cli.features import watching
+from fedsofim.cli.terminal import watching
 from fedsofim.core.errors import ConfigError
 
 

@@ -7,9 +7,8 @@ stays in --cache, so an interrupted table continues.
 """
 
 import argparse
-import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from fedsofim.data.datasets import DatasetConfig, load
 from fedsofim.config.compose import compose_many
 from fedsofim.config.schema import parse
 from fedsofim.core.linalg import inverse_root
-from fedsofim.studies.sweep import run_all
+from fedsofim.studies.results import Results, curve_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = {"cifar10": "CIFAR-10", "pathmnist": "PathMNIST"}
@@ -68,43 +67,29 @@ def settings(method: str) -> list[list[str]]:
 METHODS = ("FedGD", "SOFIM", "KFC + FedGD", "KFC + SOFIM")
 
 
-class Store:
-    """Accuracies of finished runs, in percent."""
+class Accuracies(dict[Run, float]):
+    """Of finished runs, in percent."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        lines = file.read_text().splitlines() if file.exists() else []
-        self.known = {json.dumps(row["run"]): row["accuracy"] for row in map(json.loads, lines)}
-
-    def __getitem__(self, run: Run) -> float:
-        return float(self.known[json.dumps(run.overrides)])
-
-    def compute(self, runs: Iterable[Run], jobs: int) -> None:
+    def compute(self, results: Results, runs: Sequence[Run], jobs: int) -> None:
         """Run what is not there yet."""
-        todo = [run.overrides for run in runs if json.dumps(run.overrides) not in self.known]
-        if not todo:
-            return
-        configs = [parse(values) for values in compose_many(todo)]
-        with self.file.open("a") as out:
-            for done, result in enumerate(run_all(configs, every=70, jobs=jobs), 1):
-                overrides = todo[result.number]
-                self.known[json.dumps(overrides)] = accuracy = 100 * result.curve[-1]["accuracy"]
-                out.write(json.dumps({"run": overrides, "accuracy": accuracy}) + "\n")
-                out.flush()
-                if done % 32 == 0 or done == len(todo):
-                    print(f"{done} of {len(todo)} runs", flush=True)
+        configs = [parse(values) for values in compose_many([run.overrides for run in runs])]
+
+        def show(done: int, total: int) -> None:
+            if done % 32 == 0 or done == total:
+                print(f"{done} of {total} runs", flush=True)
+
+        rows = results.run(configs, lambda _, r: curve_of(r), every=70, jobs=jobs, show=show)
+        self.update(zip(runs, (100 * row["curve"][-1]["accuracy"] for row in rows), strict=True))
 
 
-def choose(store: Store, jobs: int) -> dict[tuple[str, str, float], Run]:
-    """The best settings of each method on held-out training records."""
-    grid = {
+def grids() -> dict[tuple[str, str, float], list[Run]]:
+    """What each method chooses from, on held-out training records."""
+    return {
         (d, m, e): [Run(d, m, e, tuple(s), tuple(TUNING)) for s in settings(m)]
         for d in DATASETS
         for m in METHODS
         for e in EPSILONS
     }
-    store.compute([run for runs in grid.values() for run in runs], jobs)
-    return {key: max(runs, key=store.__getitem__) for key, runs in grid.items()}
 
 
 def finals(best: dict[tuple[str, str, float], Run]) -> dict[tuple[str, str, float], list[Run]]:
@@ -124,13 +109,13 @@ def finals(best: dict[tuple[str, str, float], Run]) -> dict[tuple[str, str, floa
     }
 
 
-def page(store: Store, best: dict[tuple[str, str, float], Run], text: str) -> str:
+def page(accuracy: Accuracies, best: dict[tuple[str, str, float], Run], text: str) -> str:
     """The page: its text with the tables in place."""
     runs = finals(best)
     names = list(dict.fromkeys(method for _, method, _ in runs))
     for dataset, name in DATASETS.items():
         scores = {
-            (m, e): [store[run] for run in runs[dataset, m, e]] for m in names for e in EPSILONS
+            (m, e): [accuracy[run] for run in runs[dataset, m, e]] for m in names for e in EPSILONS
         }
         lines = [[m, *(_cell(scores[m, e]) for e in EPSILONS)] for m in names]
         gains = []
@@ -138,7 +123,9 @@ def page(store: Store, best: dict[tuple[str, str, float], Run], text: str) -> st
             mean = {m: statistics.mean(scores[m, e]) for m in METHODS}
             gains.append(f"{mean['KFC + SOFIM'] - max(mean['FedGD'], mean['SOFIM']):+.1f}")
         lines.insert(4, ["**KFC + SOFIM over the best without KFC**", *gains])
-        chosen = [[m, *(_settings(best[dataset, m, e], store) for e in EPSILONS)] for m in METHODS]
+        chosen = [
+            [m, *(_settings(best[dataset, m, e], accuracy) for e in EPSILONS)] for m in METHODS
+        ]
         text = text.replace(f"<!-- {dataset} -->", f"### {name}\n\n{_table(lines)}")
         text = text.replace(f"<!-- {dataset} settings -->", f"{name}:\n\n{_table(chosen)}")
     return text.replace("<!-- conditioning -->", conditioning())
@@ -167,9 +154,9 @@ def _cell(values: list[Any]) -> str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
-def _settings(run: Run, store: Store) -> str:
+def _settings(run: Run, accuracy: Accuracies) -> str:
     lr, clip = (o.partition("=")[2] for o in run.settings[-2:])
-    return f"{float(lr):.3g}, {clip} ({store[run]:.1f})"
+    return f"{float(lr):.3g}, {clip} ({accuracy[run]:.1f})"
 
 
 def _table(lines: list[list[str]], head: list[str] | None = None) -> str:
@@ -185,12 +172,12 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=ROOT / "outputs" / "kfc-table.jsonl")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "kfc.md")
     arguments = parser.parse_args()
-    arguments.cache.parent.mkdir(parents=True, exist_ok=True)
-    store = Store(arguments.cache)
-    best = choose(store, arguments.jobs)
-    store.compute([run for runs in finals(best).values() for run in runs], arguments.jobs)
+    results, accuracy = Results(arguments.cache), Accuracies()
+    accuracy.compute(results, [run for runs in grids().values() for run in runs], arguments.jobs)
+    best = {key: max(runs, key=accuracy.__getitem__) for key, runs in grids().items()}
+    accuracy.compute(results, [r for runs in finals(best).values() for r in runs], arguments.jobs)
     template = Path(__file__).with_suffix(".md").read_text()
-    arguments.out.write_text(page(store, best, template))
+    arguments.out.write_text(page(accuracy, best, template))
     print(f"Written to {arguments.out}")
 
 

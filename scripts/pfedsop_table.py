@@ -4,15 +4,15 @@
     python scripts/pfedsop_table.py --render   write the page from the numbers of the last time
 
 Settings are chosen on a tenth of the training records, held out, with another seed; the test set is
-scored with the settings chosen.
+scored with the settings chosen. What was computed stays in --cache: what was interrupted goes on.
 """
 
 import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,6 +30,8 @@ from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.experiment import prepare
+from fedsofim.studies.processes import each
+from fedsofim.studies.results import Results
 
 ROUNDS, SEEDS, TUNING_SEED = 70, (0, 1), 100
 SHOWN = (1, 2, 5, 10, 20, 40, 70)
@@ -132,7 +134,7 @@ def measure(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Train a stack: mean personal accuracy by round, every client's at the end by tuning."""
     base, program = prepare(jobs[0].config), jobs[0].config.client
     experiments = [base._replace(config=job.config, plan=job.config.plan()) for job in jobs]
-    curves: list[dict[int, float]] = [{} for _ in jobs]
+    curves: list[dict[str, float]] = [{} for _ in jobs]
     ends: list[list[list[float]]] = [[] for _ in jobs]
 
     def accuracies(own: Program, servers: list[ServerState], memory: Any) -> Iterator[Any]:
@@ -144,7 +146,7 @@ def measure(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         t = servers[0].t
         if t in jobs[0].scored:
             for curve, accuracy in zip(curves, accuracies(program, servers, memory), strict=True):
-                curve[t] = float(accuracy.mean())
+                curve[str(t)] = float(accuracy.mean())
         if t == ROUNDS:
             tuned = [
                 replace(program, tune_lr=lr, tune_steps=steps)
@@ -159,19 +161,28 @@ def measure(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     return [{"curve": c, "ends": e} for c, e in zip(curves, ends, strict=True)]
 
 
-def measure_all(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Every job's result, in their order."""
-    stacks: dict[Hashable, list[int]] = defaultdict(list)
-    for i, job in enumerate(jobs):
-        stacks[job.key].append(i)
-    groups = list(stacks.values())
-    out: list[dict[str, Any]] = [{} for _ in jobs]
-    results = pool.map(measure, [[jobs[i] for i in group] for group in groups])
-    for done, (group, found) in enumerate(zip(groups, results, strict=True), 1):
-        for i, result in zip(group, found, strict=True):
-            out[i] = result
-        print(f"{done} of {len(groups)} stacks", end="\r", file=sys.stderr, flush=True)
-    return out
+def measure_all(results: Results, jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
+    """Every job's result, in their order; those that are known are not measured again."""
+
+    def work(todo: list[int]) -> Generator[tuple[int, dict[str, Any]]]:
+        stacks: dict[Hashable, list[int]] = defaultdict(list)
+        for i in todo:
+            stacks[jobs[i].key].append(i)
+        tasks = [[numbers, [jobs[i] for i in numbers]] for numbers in stacks.values()]
+        with closing(each(measure_numbered, tasks, processes)) as found:
+            for numbered in found:
+                yield from numbered
+
+    def show(done: int, total: int) -> None:
+        print(f"{done} of {total} runs", end="\r", file=sys.stderr, flush=True)
+
+    texts = [f"{job.config.text} {job.scored} {job.tunings}" for job in jobs]
+    return results.complete(texts, work, show)
+
+
+def measure_numbered(numbers: Sequence[int], jobs: Sequence[Job]) -> list[tuple[int, Any]]:
+    """A stack's results, each with its job's number."""
+    return list(zip(numbers, measure(jobs), strict=True))
 
 
 def configs(overrides: Iterable[list[str]]) -> list[Config]:
@@ -179,7 +190,7 @@ def configs(overrides: Iterable[list[str]]) -> list[Config]:
     return [parse(values) for values in compose_many(list(overrides))]
 
 
-def choose(pool: ProcessPoolExecutor) -> dict[str, Any]:
+def choose(results: Results, processes: int) -> dict[str, Any]:
     """For each cell, the settings that do best at the last round on the records held out."""
     tried = [
         (cell, settings)
@@ -197,7 +208,9 @@ def choose(pool: ProcessPoolExecutor) -> dict[str, Any]:
         for config, (cell, _) in zip(runs, tried, strict=True)
     ]
     scores: dict[Cell, list[tuple[float, list[str]]]] = defaultdict(list)
-    for (cell, settings), job, result in zip(tried, jobs, measure_all(pool, jobs), strict=True):
+    for (cell, settings), job, result in zip(
+        tried, jobs, measure_all(results, jobs, processes), strict=True
+    ):
         plain, *tuned = (float(np.mean(end)) for end in result["ends"])
         scores[cell].append((plain, settings))
         for (lr, k), accuracy in zip(job.tunings, tuned, strict=True):
@@ -207,17 +220,17 @@ def choose(pool: ProcessPoolExecutor) -> dict[str, Any]:
     return {cell.name: {"held_out": a, "settings": s} for cell, (a, s) in best.items()}
 
 
-def evaluate(pool: ProcessPoolExecutor, best: dict[str, Any]) -> dict[str, Any]:
+def evaluate(results: Results, best: dict[str, Any], processes: int) -> dict[str, Any]:
     """Each cell on the test set: curves and clients' accuracies, over seeds."""
     tried = list(product(cells(), SEEDS))
     runs = configs(
         [*cell.overrides(), f"seed={seed}", *best[cell.name]["settings"]] for cell, seed in tried
     )
     jobs = [Job(config, cell.scored) for config, (cell, _) in zip(runs, tried, strict=True)]
-    results = iter(measure_all(pool, jobs))
+    measured = iter(measure_all(results, jobs, processes))
     table = {}
     for cell in cells():
-        found = [next(results) for _ in SEEDS]
+        found = [next(measured) for _ in SEEDS]
         curve = {
             t: round(float(np.mean([r["curve"][t] for r in found])), 5) for t in found[0]["curve"]
         }
@@ -235,17 +248,14 @@ def main() -> None:
     """Measure, unless the numbers are there and only the page is wanted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--render", action="store_true", help="only write the page again")
-    parser.add_argument("--settings", help="a file for the chosen settings; used if it exists")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--cache", type=Path, default=DOCS.parent / "outputs" / "pfedsop.jsonl")
     arguments = parser.parse_args()
     numbers = DOCS / "pfedsop.json"
     if not arguments.render:
-        with ProcessPoolExecutor(arguments.jobs) as pool:
-            chosen = Path(arguments.settings) if arguments.settings else None
-            best = json.loads(chosen.read_text()) if chosen and chosen.exists() else choose(pool)
-            if chosen:
-                chosen.write_text(json.dumps(best))
-            table = evaluate(pool, best)
+        results = Results(arguments.cache)
+        best = choose(results, arguments.jobs)
+        table = evaluate(results, best, arguments.jobs)
         numbers.write_text(json.dumps(table, separators=(",", ":")) + "\n")
     pfedsop_page.write(DOCS, json.loads(numbers.read_text()), SHOWN, EPSILONS)
 

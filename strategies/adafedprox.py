@@ -23,14 +23,20 @@ class AdaFedProx(FedAvg):
 
     References:
         Li et al. 2020, https://arxiv.org/abs/1812.06127; Sahoo et al. 2024.
+
+    >>> from fedsofim.core.rate import Rate
+    >>> from fedsofim.strategies.rule import start
+    >>> rule = AdaFedProx(rate=Rate(1.0), mu=0.01)
+    >>> rule.broadcast(start(rule, np.zeros(2))._replace(t=3))["mu"].item()
+    0.005
     """
 
     mu: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(0 <= self.mu < math.inf, f"mu={self.mu}: must be a finite number >= 0")
 
     def broadcast(self, state: ServerState) -> dict[str, Array]:
+        # The weight of the proximal term, mu in Li et al., Eq. (2).
         mu_t = max(self.mu / math.sqrt(state.t + 1), 0.1 * self.mu)
         return {**super().broadcast(state), "mu": np.asarray(mu_t, state.theta.dtype)}

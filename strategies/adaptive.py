@@ -8,6 +8,7 @@ from fedsofim.strategies.rule import Rule
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.core.rate import Rate
 
 
 class AdaptiveBuffers(NamedTuple):
@@ -31,16 +32,22 @@ class FedAdam(Rule):
         beta2: decay of v, in [0, 1).
         tau: keeps the denominator away from zero, > 0.
 
+    Bias correction is Kingma & Ba's; Reddi et al. have none.
+
     References:
         Reddi et al. 2020, https://arxiv.org/abs/2003.00295.
+
+    >>> rule = FedAdam(rate=Rate(0.1), beta1=0.9, beta2=0.99, tau=1e-8)
+    >>> rule.update(rule.init(np.zeros(2)), np.array([3.0, -5.0]), t=0, rounds=70)[1].round(6)
+    array([ 0.1, -0.1])
     """
 
+    rate: Rate
     beta1: float
     beta2: float
     tau: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name in ("beta1", "beta2"):
             beta = getattr(self, name)
             require(0 <= beta < 1, f"{name}={beta}: must be at least 0 and below 1")
@@ -49,15 +56,19 @@ class FedAdam(Rule):
     def init(self, theta: Array) -> AdaptiveBuffers:
         return AdaptiveBuffers(np.zeros_like(theta), np.zeros_like(theta))
 
-    def update(self, buffers: AdaptiveBuffers, G: Array, t: int) -> tuple[AdaptiveBuffers, Array]:
-        m = self.beta1 * buffers.m + (1 - self.beta1) * G
+    def update(
+        self, buffers: AdaptiveBuffers, G: Array, t: int, rounds: int
+    ) -> tuple[AdaptiveBuffers, Array]:
+        m = self.beta1 * buffers.m + (1 - self.beta1) * G  # Reddi et al., Algorithm 2
         v = self._second_moment(buffers.v, G)
         m_hat = m / (1 - self.beta1 ** (t + 1))
         v_hat = v / (1 - self.beta2 ** (t + 1))
-        return AdaptiveBuffers(m, v), m_hat / (np.sqrt(v_hat) + self.tau)
+        return AdaptiveBuffers(m, v), self.rate.at(t, rounds) * (
+            m_hat / (np.sqrt(v_hat) + self.tau)
+        )
 
     def _second_moment(self, v: Array, G: Array) -> Array:
-        return self.beta2 * v + (1 - self.beta2) * G**2
+        return self.beta2 * v + (1 - self.beta2) * G**2  # Algorithm 2, "FedAdam"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,4 +85,5 @@ class FedYogi(FedAdam):
         return AdaptiveBuffers(np.zeros_like(theta), np.full_like(theta, self.tau**2))
 
     def _second_moment(self, v: Array, G: Array) -> Array:
+        # Algorithm 2, "FedYogi".
         return np.asarray(v - (1 - self.beta2) * G**2 * np.sign(v - G**2))

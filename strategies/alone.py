@@ -1,12 +1,12 @@
 """Local-only training: the server that is told nothing."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from fedsofim.strategies.rule import Nothing, Rule
+from fedsofim.strategies.rule import Empty, Rule
 
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,21 +15,18 @@ class Alone(Rule):
 
     Clients begin with the server's parameters, train by themselves and send nothing.
 
-    Attributes:
-        lr: has no meaning here, and stays 1.
+    >>> Alone().release_shape(np.zeros((10, 65)))
+    (0,)
     """
 
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.lr == 1, f"lr={self.lr}: the server takes no step; set client.lr")
+    client: ClassVar[str | type] = "alone"
 
     def release_shape(self, theta: Array) -> tuple[int, ...]:
         """The shape of what one client releases in a round: nothing."""
         return (0,)
 
-    def init(self, theta: Array) -> Nothing:
-        return Nothing()
+    def init(self, theta: Array) -> Empty:
+        return Empty()
 
-    def update(self, buffers: Nothing, G: Array, t: int) -> tuple[Nothing, Array]:
+    def update(self, buffers: Empty, G: Array, t: int, rounds: int) -> tuple[Empty, Array]:
         return buffers, np.zeros((), G.dtype)

@@ -1,6 +1,7 @@
 """DP-FedAvg: a server step on the mean of the clients' drifts."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedsofim.strategies.fedgd import FedGD
 
@@ -18,5 +19,13 @@ class FedAvg(FedGD):
     step is charged: R = T K releases.
 
     References:
-        McMahan et al. 2017, https://arxiv.org/abs/1602.05629.
+        McMahan et al. 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
+
+    >>> import numpy as np
+    >>> from fedsofim.core.rate import Rate
+    >>> rule = FedAvg(rate=Rate(1.0))
+    >>> rule.update(rule.init(np.zeros(2)), np.array([0.5, 0.25]), t=0, rounds=70)[1]
+    array([0.5 , 0.25])
     """
+
+    client: ClassVar[str | type] = "steps"

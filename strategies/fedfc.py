@@ -9,6 +9,7 @@ from fedsofim.strategies.rule import Rule, ServerState
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.core.rate import Rate
 
 
 class FedFCBuffers(NamedTuple):
@@ -30,13 +31,20 @@ class FedFC(Rule):
 
     References:
         Krouka et al. 2025.
+
+    >>> from fedsofim.strategies.rule import start
+    >>> rule = FedFC(rate=Rate(1.0), gamma=1.0)
+    >>> state = rule.set_up(start(rule, np.zeros((1, 2))), np.diag([3.0, -2.0]))
+    >>> rule.update(state.buffers, np.ones((1, 2)), t=0, rounds=70)[1]
+    array([[0.25, 1.  ]])
     """
 
+    client: ClassVar[str | type] = "covariance"
     setup_kind: ClassVar[str | None] = "covariance"
+    rate: Rate
     gamma: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(0 < self.gamma < math.inf, f"gamma={self.gamma}: must be a finite number > 0")
 
     def init(self, theta: Array) -> FedFCBuffers:
@@ -50,5 +58,7 @@ class FedFC(Rule):
         inverse = (Q / (np.maximum(eigenvalues, 0) + self.gamma)) @ Q.T
         return state._replace(buffers=FedFCBuffers(inverse.astype(state.theta.dtype)))
 
-    def update(self, buffers: FedFCBuffers, G: Array, t: int) -> tuple[FedFCBuffers, Array]:
-        return buffers, G @ buffers.inverse
+    def update(
+        self, buffers: FedFCBuffers, G: Array, t: int, rounds: int
+    ) -> tuple[FedFCBuffers, Array]:
+        return buffers, self.rate.at(t, rounds) * (G @ buffers.inverse)

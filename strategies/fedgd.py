@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from fedsofim.strategies.rule import Nothing, Rule
+from fedsofim.strategies.rule import Empty, Rule
 
 from fedsofim.core.arrays import Array
+from fedsofim.core.rate import Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +17,17 @@ class FedGD(Rule):
     References:
         McMahan et al. 2017, https://arxiv.org/abs/1602.05629;
         Abadi et al. 2016, https://arxiv.org/abs/1607.00133.
+
+    >>> import numpy as np
+    >>> _, step = FedGD(rate=Rate(0.1)).update(Empty(), np.array([1.0, -2.0]), t=0, rounds=70)
+    >>> step
+    array([ 0.1, -0.2])
     """
 
-    def init(self, theta: Array) -> Nothing:
-        return Nothing()
+    rate: Rate
 
-    def update(self, buffers: Nothing, G: Array, t: int) -> tuple[Nothing, Array]:
-        return buffers, G
+    def init(self, theta: Array) -> Empty:
+        return Empty()
+
+    def update(self, buffers: Empty, G: Array, t: int, rounds: int) -> tuple[Empty, Array]:
+        return buffers, self.rate.at(t, rounds) * G  # section 3.3, "Server aggregation"

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from fedsofim.strategies.rule import Rule, ServerState
@@ -37,20 +37,22 @@ class PFedSOP(Rule):
 
     References:
         Sen & Mohan 2025, https://arxiv.org/abs/2506.07159.
+
+    >>> rule = PFedSOP(lr=1.0, rho=1.0, sharpness=1.0)
+    >>> buffers, step = rule.update(rule.init(np.zeros(2)), np.array([1.0, 2.0]), t=0, rounds=70)
+    >>> buffers.drift, float(step)
+    (array([1., 2.]), 0.0)
     """
 
+    client: ClassVar[str | type] = "pfedsop"
+    lr: float
     rho: float
     sharpness: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("rho", "sharpness"):
+        for name in ("lr", "rho", "sharpness"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        require(
-            self.schedule == "constant",
-            f"schedule={self.schedule}: the personal step's learning rate is constant",
-        )
 
     def init(self, theta: Array) -> PFedSOPBuffers:
         return PFedSOPBuffers(np.zeros_like(theta))
@@ -60,5 +62,7 @@ class PFedSOP(Rule):
         settings = {name: np.asarray(getattr(self, name), dtype) for name in names}
         return {"theta": state.theta, "drift": state.buffers.drift, **settings}
 
-    def update(self, buffers: PFedSOPBuffers, G: Array, t: int) -> tuple[PFedSOPBuffers, Array]:
-        return PFedSOPBuffers(G), np.zeros((), G.dtype)
+    def update(
+        self, buffers: PFedSOPBuffers, G: Array, t: int, rounds: int
+    ) -> tuple[PFedSOPBuffers, Array]:
+        return PFedSOPBuffers(G), np.zeros((), G.dtype)  # the mean drift Delta is all it keeps

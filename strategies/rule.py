@@ -1,61 +1,27 @@
-"""What every server rule shares: aggregation, the learning rate, and the step."""
+"""What every server rule shares: its state, and the step."""
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, ClassVar, NamedTuple
 
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
-
-Schedule = Literal["constant", "linear", "cosine", "inverse-sqrt"]
-
-
-def aggregate(releases: Array, sizes: Array, how: Literal["uniform", "size"]) -> Array:
-    """Combine the clients' releases `(n, ...)`, sorted by client, into `G`.
-
-    `uniform` is the mean of the releases (the paper); `size` weighs each by its public number of
-    records, which carries less noise when clients are uneven.
-    """
-    if how == "uniform":
-        return np.asarray(releases.mean(axis=0))
-    weights = (sizes / sizes.sum()).astype(releases.dtype)
-    return np.tensordot(weights, releases, axes=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
     r"""A server rule: what to do with an aggregate, as pure functions of arrays.
 
-    A rule turns `G` into a direction; the step is $\theta \leftarrow \theta - \eta_t\,$direction.
-    Everything it reads has been released already, so it costs no privacy.
+    A rule turns `G` into a step: $\theta \leftarrow \theta - $ step. Everything it reads has been
+    released already, so it costs no privacy. Its fields are its settings; one with a learning rate
+    holds a `Rate`.
 
     Attributes:
-        lr: the learning rate $\eta_0$.
+        client: the client it goes with if nothing else is said: a name, or a class.
         setup_kind: the name of what clients release before the first round, if the rule needs it.
-        schedule: how the rate falls over the run: not at all, linearly or as a half cosine to zero,
-            or as $1/\sqrt{t+1}$.
     """
 
+    client: ClassVar[str | type] = "gradient"
     setup_kind: ClassVar[str | None] = None
-
-    lr: float
-    schedule: Schedule = "constant"
-
-    def __post_init__(self) -> None:
-        require(0 < self.lr < math.inf, f"lr={self.lr}: must be a finite number > 0")
-
-    def learning_rate(self, t: int, rounds: int) -> float:
-        """The learning rate of round `t` (from 0) of `rounds`."""
-        if self.schedule == "linear":
-            return self.lr * (1 - t / rounds)
-        if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * t / rounds))
-        if self.schedule == "inverse-sqrt":
-            return self.lr / math.sqrt(t + 1)
-        return self.lr
 
     def broadcast(self, state: "ServerState") -> dict[str, Array]:
         """What every client receives at the beginning of a round, by name."""
@@ -78,12 +44,12 @@ class Rule(ABC):
         return state
 
     @abstractmethod
-    def update(self, buffers: Any, G: Array, t: int) -> tuple[Any, Array]:
-        """New buffers, and the direction of round `t` (from 0)."""
+    def update(self, buffers: Any, G: Array, t: int, rounds: int) -> tuple[Any, Array]:
+        """New buffers, and the step to subtract in round `t` (from 0) of `rounds`."""
 
 
-class Nothing(NamedTuple):
-    """Nothing is remembered, or shared beyond what the rule broadcasts."""
+class Empty(NamedTuple):
+    """The buffers of a rule that remembers nothing; also: no more is shared than it broadcasts."""
 
 
 class ServerState(NamedTuple):
@@ -99,7 +65,7 @@ class ServerState(NamedTuple):
     theta: Array
     buffers: Any
     t: int
-    shared: Any = Nothing()
+    shared: Any = Empty()
 
 
 def start(rule: Rule, theta: Array) -> ServerState:
@@ -115,6 +81,5 @@ def broadcast(rule: Rule, state: ServerState) -> dict[str, Array]:
 
 def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:
     """Apply one aggregate: the state after the round."""
-    buffers, direction = rule.update(state.buffers, G, state.t)
-    theta = state.theta - rule.learning_rate(state.t, rounds) * direction
-    return state._replace(theta=theta, buffers=buffers, t=state.t + 1)
+    buffers, change = rule.update(state.buffers, G, state.t, rounds)
+    return state._replace(theta=state.theta - change, buffers=buffers, t=state.t + 1)

@@ -1,13 +1,14 @@
 """DP-SCAFFOLD: control variates against client drift."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from fedsofim.strategies.rule import Rule, ServerState
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.core.rate import Rate
 
 
 class ScaffoldBuffers(NamedTuple):
@@ -34,13 +35,19 @@ class Scaffold(Rule):
     References:
         Karimireddy et al. 2020, https://arxiv.org/abs/1910.06378;
         Noble et al. 2022, https://arxiv.org/abs/2111.09278.
+
+    >>> rule = Scaffold(rate=Rate(0.5), client_lr=0.1, local_steps=2)
+    >>> buffers, step = rule.update(rule.init(np.zeros(2)), np.array([0.2, 0.4]), t=0, rounds=70)
+    >>> buffers.c, step
+    (array([1., 2.]), array([0.1, 0.2]))
     """
 
+    client: ClassVar[str | type] = "scaffold"
+    rate: Rate
     client_lr: float
     local_steps: int
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(self.client_lr > 0, f"client_lr={self.client_lr}: must be > 0")
         require(self.local_steps >= 1, f"local_steps={self.local_steps}: must be at least 1")
 
@@ -50,7 +57,10 @@ class Scaffold(Rule):
     def broadcast(self, state: ServerState) -> dict[str, Array]:
         return {"theta": state.theta, "c": state.buffers.c}
 
-    def update(self, buffers: ScaffoldBuffers, G: Array, t: int) -> tuple[ScaffoldBuffers, Array]:
+    def update(
+        self, buffers: ScaffoldBuffers, G: Array, t: int, rounds: int
+    ) -> tuple[ScaffoldBuffers, Array]:
         c = buffers.c
+        # Karimireddy et al., Algorithm 1, option II: the mean of the clients' c_i+ - c_i.
         delta_c = G / (self.local_steps * self.client_lr) - c
-        return ScaffoldBuffers(c + delta_c), G
+        return ScaffoldBuffers(c + delta_c), self.rate.at(t, rounds) * G

@@ -9,6 +9,7 @@ from fedsofim.strategies.rule import Rule
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.linalg import rank_one_solve
+from fedsofim.core.rate import Rate
 
 
 class SofimBuffers(NamedTuple):
@@ -42,8 +43,13 @@ class Sofim(Rule):
 
     References:
         Nair et al. 2026, https://arxiv.org/abs/2601.09166.
+
+    >>> rule = Sofim(rate=Rate(1.0), rho=0.5, beta=0.0)
+    >>> rule.update(rule.init(np.zeros(2)), np.array([3.0, 4.0]), t=0, rounds=70)[1] * 25.5
+    array([3., 4.])
     """
 
+    rate: Rate
     rho: float
     beta: float
     bias_correction: bool = False
@@ -53,24 +59,27 @@ class Sofim(Rule):
     warm_start: int = 0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(self.rho > 0, f"rho={self.rho}: must be > 0")
         require(0 <= self.beta < 1, f"beta={self.beta}: must be at least 0 and below 1")
         require(self.warmup >= 0, f"warmup={self.warmup}: must be >= 0")
         require(self.warm_start >= 0, f"warm_start={self.warm_start}: must be >= 0")
 
     def init(self, theta: Array) -> SofimBuffers:
-        return SofimBuffers(np.zeros_like(theta))  # M_{-1} = 0
+        return SofimBuffers(np.zeros_like(theta))  # M_{-1} = 0; Algorithm 1, line 2
 
-    def update(self, buffers: SofimBuffers, G: Array, t: int) -> tuple[SofimBuffers, Array]:
-        M = self.beta * buffers.M + (1 - self.beta) * G
+    def update(
+        self, buffers: SofimBuffers, G: Array, t: int, rounds: int
+    ) -> tuple[SofimBuffers, Array]:
+        M = self.beta * buffers.M + (1 - self.beta) * G  # Algorithm 1, line 12
         M_hat = M / (1 - self.beta ** (t + 1)) if self.bias_correction else M
-        return SofimBuffers(M), self._precondition(M_hat, G, t)
+        step = self.rate.at(t, rounds) * self._precondition(M_hat, G, t)  # Algorithm 1, line 14
+        return SofimBuffers(M), step
 
     def _precondition(self, M_hat: Array, G: Array, t: int) -> Array:
         if not self.precondition or t < self.warmup:
             return M_hat
         v = M_hat if self.direction == "momentum" else G
-        Hv = rank_one_solve(M_hat, self.rho, v)
+        Hv = rank_one_solve(M_hat, self.rho, v)  # Eq. (12); Algorithm 1, line 13
         lam = min(1.0, t / self.warm_start) if self.warm_start else 1.0
+        # Section 3.4.3, "Warm-started preconditioning".
         return Hv if lam == 1.0 else (1 - lam) * v / self.rho + lam * Hv

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 
 from fedsofim.cli.main import main
@@ -76,13 +75,11 @@ def inside(tmp_path, monkeypatch, capfd):
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
             patch.setattr(sys, "argv", ["fedsofim", *map(str, arguments)])
-            patch.setenv("HYDRA_FULL_ERROR", "1")  # the program sets it, for its process
             try:
                 main()
                 code = 0
             except SystemExit as ended:
                 code = ended.code
-        GlobalHydra.instance().clear()
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run

@@ -12,19 +12,20 @@ MATHS = {"core", "privacy", "models", "transforms", "strategies", "clients", "da
 # What each room may import, besides itself.
 MAY = {
     "core": set(),
-    "privacy": {"core", "clients"},
+    "privacy": {"core"},
     "models": {"core"},
     "transforms": {"core", "models"},
     "strategies": {"core"},
     "clients": {"core", "privacy", "models"},
     "data": {"core", "models"},
     "config": MATHS,
-    "runs": MATHS | {"config", "engines", "reports", "cli"},
+    "runs": MATHS | {"config", "engines", "reports"},
     "engines": MATHS | {"config", "runs", "federation"},
     "federation": MATHS | {"config", "runs", "engines"},
     "reports": {"core", "config", "runs", "studies"},
     "studies": MATHS | {"config", "runs", "engines", "reports", "cli"},
-    "deploy": MATHS | {"config", "federation"},
+    "api": MATHS | {"config", "runs", "studies", "cli"},
+    "deploy": MATHS | {"config", "federation", "runs"},
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
 }
 # Modules of the maths that bring torch, for networks and images.

@@ -1,35 +1,82 @@
 """`fedsofim sweep`: a grid of configurations, its progress and its best."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from rich.table import Table
+from fedsofim.cli.keys import keyed, take
+from fedsofim.core.arguments import Parser
+from fedsofim.core.errors import Stopped, require
 
-from fedsofim.cli.terminal import bar, console, say_where
-from fedsofim.runs.directory import Row
-from fedsofim.studies.sweep import Sweep
+ABOUT = """All combinations of the values, with the keys of 'fedsofim run'. Configurations that
+share their data are trained together, in one pass over it a round:
+  fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
+Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
+the same output.dir, continues an interrupted sweep."""
 
 
-def sweep(overrides: Sequence[str], directory: str | None, jobs: int | None) -> Path:
-    """Run a grid into a directory, show the best, and give the directory."""
-    now = datetime.now()
-    path = Path(directory or f"outputs/{now:%Y-%m-%d}/sweep-{now:%H-%M-%S}")
+def parser() -> Parser:
+    """Its options."""
+    made = keyed("sweep", ABOUT)
+    add_jobs(made)
+    return made
+
+
+def add_jobs(made: Parser) -> None:
+    """The option that `sweep`, `tune` and `reproduce` share."""
+    made.add_argument("--jobs", metavar="N", help="processes; by default one for each core")
+
+
+def jobs_of(given: str | None) -> int | None:
+    """The number of processes that was asked for."""
+    require(given is None or (given.isdigit() and int(given) > 0), f"--jobs {given}: a number >= 1")
+    return int(given) if given else None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a grid into a directory, and show the best."""
+    chosen = parser().read(arguments)
+    jobs, overrides = jobs_of(chosen.jobs), list(chosen.overrides)
+    path = place(take(overrides, "output.dir"), "sweep")
+    from fedsofim.cli.terminal import bar, console, say_where
+    from fedsofim.studies.sweep import Sweep
+
     grid, began = Sweep.begin(path, overrides), time.perf_counter()
     say_where(path)
-    with bar() as show:
-        rows = grid.run(jobs, lambda done, total: show(completed=done, total=total))
+    try:
+        with bar() as show:
+            rows = grid.run(jobs, lambda done, total: show(completed=done, total=total))
+    except KeyboardInterrupt:
+        raise stopped("sweep", arguments, path) from None
     _show_best(rows, [o.split("=", 1)[0] for o in overrides if "," in o])
     seconds = time.perf_counter() - began
-    console.print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
-    return path
+    console().print(f"{len(grid.values)} configurations in {seconds:.1f} s; written to {path}")
 
 
-def _show_best(rows: Sequence[Row], varied: Sequence[str], most: int = 12) -> None:
+def place(given: str | None, command: str) -> Path:
+    """The directory that was named, or a new one that tells when the work began."""
+    now = datetime.now()
+    return Path(given or f"outputs/{now:%Y-%m-%d}/{command}-{now:%H-%M-%S}")
+
+
+def stopped(command: str, arguments: Sequence[str], path: Path) -> Stopped:
+    """Tell how to go on where it was stopped."""
+    others = [word for word in arguments if not word.startswith("output.dir=")]
+    again = shlex.join(["fedsofim", command, *others, f"output.dir={path}"])
+    return Stopped(f"Stopped. Go on with: {again}")
+
+
+def _show_best(rows: Sequence[dict[str, Any]], varied: Sequence[str], most: int = 12) -> None:
     """The best settings after the last round, with their spread over seeds."""
+    from statistics import mean, stdev
+
+    from rich.table import Table
+
+    from fedsofim.cli.terminal import console
+
     keys = [key for key in varied if key != "seed"]
     last = {tuple(row[k] for k in varied): row for row in rows}  # rounds come in order
     scores: dict[tuple[Any, ...], list[float]] = {}
@@ -42,4 +89,4 @@ def _show_best(rows: Sequence[Row], varied: Sequence[str], most: int = 12) -> No
         spread = f"{stdev(values):.2f}" if len(values) > 1 else "-"
         shown = [f"{value:g}" if isinstance(value, float) else value for value in settings]
         table.add_row(*shown, f"{mean(values):.2f}", spread, str(len(values)))
-    console.print(table)
+    console().print(table)

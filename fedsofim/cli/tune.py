@@ -3,51 +3,78 @@
 import math
 import time
 from collections.abc import Sequence
-from datetime import datetime
-from pathlib import Path
 
-from fedsofim.cli.terminal import bar, console, say_where
-from fedsofim.config.compose import EPSILONS, expand
+from fedsofim.cli.keys import keyed, take
+from fedsofim.cli.sweep import add_jobs, jobs_of, place, stopped
+from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
-from fedsofim.studies.tune import HOLDOUT, tune, write_settings
+
+ABOUT = """The paper's two-stage grid for a strategy (Table 2), for epsilon 0.5, 1, 5 and 10, on a
+tenth of the training records that is held out, 50 rounds. The chosen settings are written to your
+own folder ($FEDSOFIM_HOME, or fedsofim in the user's config folder), where 'settings=tuned' finds
+them for the same data:
+  fedsofim tune strategy=fedgd dataset=pathmnist
+  fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
+  fedsofim tune strategy=sofim dataset=npz dataset.path=my.npz
+With privacy.epsilon=E, that budget alone is searched; then, and with any key but those of the data,
+nothing is written. All that was tried is kept in output.dir=DIR; the same command with the same
+output.dir continues what was interrupted."""
 
 
-def tune_all(arguments: Sequence[str], directory: str | None, jobs: int | None) -> None:
+def parser() -> Parser:
+    """Its options."""
+    made = keyed("tune", ABOUT)
+    add_jobs(made)
+    return made
+
+
+def main(arguments: Sequence[str]) -> None:
     """Search for every budget, and write what was chosen; what is not the usual is only shown."""
-    named = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    require(len(named) == len(arguments), "tune: give key=value pairs, as strategy=sofim")
-    require("strategy" in named, "tune: name a strategy, as strategy=sofim")
-    for key in ("rounds", "seed", "dataset.holdout"):
-        require(key not in named, f"{key}: the search sets it")
-    strategy, only = named.pop("strategy"), named.pop("privacy.epsilon", None)
-    overrides = [f"{key}={value}" for key, value in named.items()]
-    require(len(expand(overrides)) == 1, "tune: give one value for each key")
-    epsilons = EPSILONS if only is None else (_positive(only),)
-    now, began = datetime.now(), time.perf_counter()
-    path = Path(directory or f"outputs/{now:%Y-%m-%d}/tune-{now:%H-%M-%S}")
+    if not arguments:
+        return parser().print_help()
+    chosen = parser().read(arguments)
+    overrides = list(chosen.overrides)
+    path = place(take(overrides, "output.dir"), "tune")
+    strategy, only = take(overrides, "strategy") or "", take(overrides, "privacy.epsilon")
+    _check(strategy, overrides)
+    from fedsofim.cli.terminal import bar, console, say_where
+    from fedsofim.config.compose import EPSILONS
+    from fedsofim.studies.tune import HOLDOUT, tune, write_settings
+
+    epsilons, began = EPSILONS if only is None else (_positive(only),), time.perf_counter()
     say_where(path)
-    with bar() as show:
-        choices = tune(
-            strategy,
-            overrides,
-            path,
-            lambda stage, done, total: show(description=stage, completed=done, total=total),
-            epsilons=epsilons,
-            jobs=jobs,
-        )
+    try:
+        with bar() as show:
+            told = lambda stage, n, of: show(description=stage, completed=n, total=of)  # noqa: E731
+            jobs = jobs_of(chosen.jobs)
+            choices = tune(strategy, overrides, path, told, epsilons=epsilons, jobs=jobs)
+    except KeyboardInterrupt:
+        raise stopped("tune", arguments, path) from None
     for epsilon, choice in choices.items():
         shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
         accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
-        console.print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
-    if named.keys() <= {"dataset"} and not only:
-        written = write_settings(named.get("dataset", "cifar10"), strategy, choices)
-        console.print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
+        console().print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
+    if only is None and all(word.startswith("dataset") for word in overrides):
+        written = write_settings(overrides, strategy, choices)
+        console().print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
     tried = sum(choice.tried for choice in choices.values())
-    console.print(
+    console().print(
         f"{tried} configurations in {time.perf_counter() - began:.1f} s. They were compared on "
         f"{HOLDOUT:.0%} of the private training records, without noise: this choice is not covered "
         "by the epsilon of a later run. Tune on public data, or charge for it, where that matters."
     )
+
+
+def _check(strategy: str, overrides: Sequence[str]) -> None:
+    """Tell mistakes before anything is made."""
+    from fedsofim.config.compose import expand
+
+    require(bool(strategy), "tune: name a strategy, as strategy=sofim")
+    for word in overrides:
+        require("=" in word, f"{word}: give key=value pairs, as strategy=sofim")
+        key = word.partition("=")[0]
+        require(key not in ("rounds", "seed", "dataset.holdout"), f"{key}: the search sets it")
+    require(len(expand(overrides)) == 1, "tune: give one value for each key")
 
 
 def _positive(text: str) -> float:

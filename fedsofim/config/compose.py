@@ -7,9 +7,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from fedsofim.core.errors import ConfigError
+from fedsofim.config.chosen import settings_for
+from fedsofim.config.overrides import telling
+from fedsofim.config.parts import offer
 from fedsofim.core.shipped import shipped
 
 CONF = shipped("conf")
@@ -40,18 +43,21 @@ OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """A composed config with everything resolved, as dicts, lists and numbers."""
+    if OmegaConf.select(config, "settings.name") == "tuned":
+        OmegaConf.update(config, "strategy.settings", _tuned(config), merge=True)
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    if (values.get("settings") or {}).get("found") is False:
-        dataset, strategy = values["dataset"]["name"], values["strategy"]["name"]
-        raise ConfigError(
-            f"settings=tuned: there are none for dataset={dataset} strategy={strategy}; choose "
-            f"some with 'fedsofim tune', or leave settings=published"
-        )
-    for choice in ("hydra", "settings", "experiment"):  # they chose other values, and hold none
+    for choice in ("settings", "experiment"):  # they chose other values, and hold none
         values.pop(choice, None)
     if isinstance(values.get("strategy"), dict):
         values["strategy"].pop("settings", None)
     return values
+
+
+def _tuned(config: DictConfig) -> dict[str, Any]:
+    dataset = {
+        name: OmegaConf.select(config, f"dataset.{name}") for name in ("name", "path", "root")
+    }
+    return settings_for(dataset, OmegaConf.select(config, "strategy.name"))
 
 
 # What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.
@@ -81,8 +87,17 @@ def make_absolute(values: dict[str, Any], base: Path) -> None:
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """The config that these Hydra overrides give."""
-    return plain(_compose(overrides))
+    """The config that these Hydra overrides give; what is wrong with them is one line."""
+    with telling(overrides):
+        return plain(_compose(overrides))
+
+
+def shown(overrides: Sequence[str], *, resolve: bool) -> str:
+    """The config as YAML: what a run will use or, not resolved, how its values come about."""
+    if resolve:
+        return yaml.safe_dump(compose(overrides), sort_keys=False)
+    with telling(overrides):
+        return OmegaConf.to_yaml(_compose(overrides))
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -94,7 +109,9 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     choices = []
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    with telling(overrides):
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    for override in parsed:
         key = override.get_key_element()
         if override.is_sweep_override():
             choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
@@ -114,23 +131,26 @@ def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, An
     parser = OverridesParser.create()
     composed: dict[Any, DictConfig] = {}
     for overrides in combinations:
-        values = {
-            o.key_or_group: o.value()
-            for o in parser.parse_overrides(list(overrides))
-            if "." in o.key_or_group or not (CONF / o.key_or_group).is_dir()
-        }
-        groups = tuple(o for o in overrides if o.partition("=")[0] not in values)
-        key = (groups, tuple(values))
-        if key not in composed:  # with the values, so that Hydra checks their names
-            composed[key] = _compose(overrides)
-        config = deepcopy(composed[key])
-        for name, value in values.items():
-            OmegaConf.update(config, name, value)
-        yield plain(config)
+        with telling(overrides):
+            values = {
+                o.key_or_group: o.value()
+                for o in parser.parse_overrides(list(overrides))
+                if "." in o.key_or_group or not (CONF / o.key_or_group).is_dir()
+            }
+            groups = tuple(o for o in overrides if o.partition("=")[0] not in values)
+            key = (groups, tuple(values))
+            if key not in composed:  # with the values, so that Hydra checks their names
+                composed[key] = _compose(overrides)
+            config = deepcopy(composed[key])
+            for name, value in values.items():
+                OmegaConf.update(config, name, value)
+            ready = plain(config)
+        yield ready
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
     import hydra
 
+    offer(overrides)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", list(overrides))

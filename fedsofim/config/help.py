@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedsofim.config.compose import CONF, compose
+from fedsofim.config.parts import GROUPS, installed
 from fedsofim.config.schema import Config, kinds_of
+from fedsofim.core.settings import Inline
 
 HEADER = """usage: fedsofim run [group=option ...] [key=value ...] [--multirun] [--cfg job] [--help]
 
@@ -27,6 +29,8 @@ EXAMPLES = """Examples:
   fedsofim run dataset=folder dataset.root=my-images
   fedsofim run --multirun seed=0,1,2 strategy=sofim,fedgd
   fedsofim run --cfg job --resolve       show the config, and do not run"""
+OWN = """group=package.module:Name, a class in the current folder or installed; its fields become
+keys. examples/ has one of each."""
 COLUMN = 34  # where meanings begin
 
 
@@ -37,7 +41,10 @@ def manual(overrides: Sequence[str]) -> str:
     about = _meanings(Config)
     lines = [HEADER, "Choose one of each (group=option):"]
     for group in sorted(path for path in CONF.iterdir() if any(path.glob("*.yaml"))):
-        lines += _entry(f"  {group.name}", ", ".join(sorted(f.stem for f in group.glob("*.yaml"))))
+        options = {file.stem for file in group.glob("*.yaml")}
+        options |= installed(group.name).keys() if group.name in GROUPS else set()
+        lines += _entry(f"  {group.name}", ", ".join(sorted(options)))
+    lines += ["", *_entry(f"Or one of your own, for {', '.join(GROUPS)}:", OWN)]
     lines += ["", "Override any value (key=value):"]
     for key, value in values.items():
         if not isinstance(value, dict):
@@ -55,7 +62,7 @@ def _section(name: str, section: dict[str, Any], kind: type) -> Iterator[str]:
     about = _meanings(kind)
     for key, value in section.items():
         if key != "name":
-            yield from _entry(f"  {name}.{key}={_shown(value)}", about[key])
+            yield from _entry(f"  {name}.{key}={_shown(value)}", about.get(key, ""))
 
 
 def _entry(left: str, right: str) -> list[str]:
@@ -82,6 +89,9 @@ def _meanings(kind: type) -> dict[str, str]:
         for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block, re.MULTILINE):
             found[name] = _plain(text)
     for name, hint in get_type_hints(kind).items():
+        if isinstance(hint, type) and issubclass(hint, Inline):
+            found |= _meanings(hint)
+            continue
         options = get_args(hint) if get_origin(hint) is Literal else ()
         if name in found and not all(option in found[name] for option in options):
             found[name] += f" One of {', '.join(options)}."

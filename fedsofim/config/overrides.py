@@ -2,54 +2,91 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fedsofim.core.errors import ConfigError
 
 
-def telling_config_errors(call: Callable[[], Any], overrides: Sequence[str]) -> Any:
-    """Call, and tell what Hydra finds wrong with an override in one line."""
+@contextmanager
+def telling(overrides: Sequence[str]) -> Iterator[None]:
+    """Tell what Hydra finds wrong with an override in one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return call()
+        yield
     except (HydraException, OmegaConfBaseException) as error:
-        told = str(error)
+        raise ConfigError(_in_one_line(str(error), overrides)) from None
+
+
+def _in_one_line(told: str, overrides: Sequence[str]) -> str:
     if match := re.search(r"Could not find '(.+)/(.+)'\s+Available options in .*:", told):
         options = told[match.end() :].partition("Config search path")[0].split()
-        raise ConfigError(f"{match[1]}={match[2]}: unknown; choose one of {', '.join(options)}")
+        return f"{match[1]}={match[2]}: unknown; choose one of {', '.join(options)}"
     if match := re.match(r"Could not override '(.+)'\.", told):
-        raise ConfigError(_no_such_key(match[1], overrides))
+        found = meant(match[1], overrides)
+        hint = f"did you mean {' or '.join(found)}?" if found else "'fedsofim run --help' has all"
+        return f"{match[1]}: no such key; {hint}"
+    if match := re.match(r"Ambiguous value for argument '(.+)'", told):
+        return f"{match[1]}: several values; try --multirun, or 'fedsofim sweep'"
     lines = told.partition("Config search path")[0].splitlines()
-    raise ConfigError(
-        " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
-    )
+    return " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
 
 
-def _no_such_key(key: str, overrides: Sequence[str]) -> str:
+def meant(key: str, overrides: Sequence[str] = ()) -> list[str]:
+    """The keys that were probably meant by one that there is not.
+
+    Args:
+        key: what was written, such as `epsilon`.
+        overrides: the others, which choose the groups whose keys there are.
+    """
     from fedsofim.config.compose import compose
 
-    def names(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-        for name, value in values.items():
-            yield prefix + name
-            if isinstance(value, dict):
-                yield from names(value, f"{prefix}{name}.")
-
-    groups = [o for o in overrides if re.match(r"\w+=\w+$", o) and not o.startswith(f"{key}=")]
+    groups = [o for o in overrides if re.match(r"\w+=[\w.:]+$", o) and not o.startswith(f"{key}=")]
     try:
-        close = difflib.get_close_matches(key, names(compose(groups)), n=1, cutoff=0.75)
+        return nearest(key, names(compose(groups)))
     except Exception:  # something else is wrong as well
-        close = []
-    return f"{key}: no such key; " + (
-        f"did you mean {close[0]}?" if close else "'fedsofim run --help' lists them"
+        return []
+
+
+def instead_of(option: str) -> str:
+    """What to write for an option such as `--rounds=5`, where keys are given without dashes."""
+    key, equals, value = option.lstrip("-").partition("=")
+    found = meant(key.replace("-", "_"))
+    return f"did you mean {found[0]}{equals}{value}?" if found else ""
+
+
+def names(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """All keys of a config, with dots."""
+    for name, value in values.items():
+        yield prefix + name
+        if isinstance(value, dict):
+            yield from names(value, f"{prefix}{name}.")
+
+
+def nearest(key: str, known: Iterable[str]) -> list[str]:
+    """The known keys that `key` most likely stands for; empty if none is near.
+
+    >>> keys = ["rounds", "privacy.epsilon", "strategy.lr", "client.lr", "partition.clients"]
+    >>> nearest("epsilon", keys), nearest("eps", keys), nearest("strategy.learning_rate", keys)
+    (['privacy.epsilon'], ['privacy.epsilon'], ['strategy.lr'])
+    >>> nearest("lr", keys), nearest("round", keys), nearest("unheard.of", keys)
+    (['strategy.lr', 'client.lr'], ['rounds'], [])
+    """
+    known = list(known)
+    group, _, last = key.rpartition(".")
+    short = "".join(word[0] for word in last.split("_") if word) if "_" in last else last
+    inside = [k for k in known if k.startswith(f"{group}.")] if group else known
+    tails = {k: k.rpartition(".")[2] for k in inside}
+    ways = (
+        [k for k in inside if tails[k] == last],
+        difflib.get_close_matches(key, known, n=1, cutoff=0.75),
+        [k for k in inside if tails[k] == short],
+        [k for k in inside if len(last) > 1 and tails[k].startswith(last)],
+        difflib.get_close_matches(last, set(tails.values()), n=1, cutoff=0.75),
     )
-
-
-def compose_told(overrides: Sequence[str]) -> dict[str, Any]:
-    """The config that these overrides give; what is wrong with them is one line."""
-    from fedsofim.config.compose import compose
-
-    values: dict[str, Any] = telling_config_errors(lambda: compose(overrides), overrides)
-    return values
+    *exact, close = ways
+    by_tail = [k for k in inside if tails[k] in close]
+    return next((way for way in (*exact, by_tail) if way), [])

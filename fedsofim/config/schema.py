@@ -7,21 +7,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
-from fedsofim.clients import CLIENTS, Program
-from fedsofim.config.build import build
-from fedsofim.core.errors import ConfigError, choose, require
+from fedsofim.clients import Program
+from fedsofim.clients.program import Noise
+from fedsofim.config.build import build, settings_of
+from fedsofim.config.checks import check
+from fedsofim.config.parts import GROUPS, find
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.features import Extraction
-from fedsofim.data.partition import Partition
+from fedsofim.data.own import Data
+from fedsofim.data.partition import Division
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
-from fedsofim.models.kinds import MODELS, Head, Model
-from fedsofim.privacy.plan import Aggregation, Plan, Privacy
-from fedsofim.strategies import STRATEGIES, Rule
-from fedsofim.strategies.rule import start
-from fedsofim.transforms.kfc import TRANSFORMS, Oracle, Transform
+from fedsofim.models.kinds import Head, Model
+from fedsofim.models.metrics import Metric
+from fedsofim.privacy.exact import ExactNoise
+from fedsofim.privacy.mechanism import seeded
+from fedsofim.privacy.plan import Plan, Privacy
+from fedsofim.strategies import Rule
+from fedsofim.strategies.aggregation import Aggregation
+from fedsofim.transforms.kfc import Transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,9 @@ class Engine:
             and the run stops when that does not help; `skip` goes on to the next round without a
             step, and what was released stays charged.
         max_repeats: how often the missing clients of one round are asked again.
+        max_records: the most records that an owner is believed to have. With `aggregation=size` it
+            bounds what one lie about a size is worth.
+        max_features: the most features that an owner is believed to have.
     """
 
     name: Literal["local", "ray", "flower"] = "local"
@@ -55,12 +63,14 @@ class Engine:
     min_clients: int | None = None
     on_missing: Literal["repeat", "skip"] = "repeat"
     max_repeats: int = 3
+    max_records: int = 10_000_000
+    max_features: int = 100_000
 
     def __post_init__(self) -> None:
         for name in ("cpus", "wait", "timeout"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        for name in ("processes", "nodes", "min_clients"):
+        for name in ("processes", "nodes", "min_clients", "max_records", "max_features"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}={value}: must be at least 1")
         require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
@@ -74,11 +84,14 @@ class Output:
         dir: the run's own directory; by default `root`/<date>/<name>.
         root: where runs without a directory of their own go.
         checkpoint_every: rounds between checkpoints.
+        counts: whether a simulation draws each client's exact class counts, in the report and in
+            `partition.svg` and `.csv`. No epsilon covers them.
     """
 
     dir: str | None = None
     root: str = "outputs"
     checkpoint_every: int = 10
+    counts: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -96,13 +109,14 @@ class Config:
         seed: of all random numbers of a simulation: division, first parameters, noise.
         participation: the fraction of the clients in a round, drawn anew each round.
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
-            by their public sizes.
+            by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
+        malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
     """
 
-    dataset: DatasetConfig
+    dataset: DatasetConfig | Data
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
-    partition: Partition
+    partition: Division
     client: Program
     strategy_name: str
     strategy: Rule
@@ -114,68 +128,15 @@ class Config:
     aggregation: Aggregation
     model: Model = field(default_factory=Head)
     transform: Transform = field(default_factory=Transform)
+    metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
+    malicious_fraction: float = 0.1
     text: str = ""
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
-        n, least = self.schedule.size, self.engine.min_clients
-        require(
-            least is None or least <= n,
-            f"engine.min_clients={least}: a round has only {n} clients",
-        )
-        require(
-            self.privacy.trust == "server" or least in (None, n),
-            f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
-            "carries too little noise",
-        )
-        require(
-            not self.client.every_round
-            or (least in (None, n) and self.engine.on_missing != "skip"),
-            f"engine.min_clients, engine.on_missing=skip: the clients of "
-            f"strategy={self.strategy_name} must take part in every round",
-        )
-        require(
-            self.schedule.size == self.partition.clients or not self.client.every_round,
-            f"participation={self.participation}: the clients of strategy={self.strategy_name} "
-            "must take part in every round",
-        )
-        blank = np.zeros((2, 2), np.float32)
-        sent = self.strategy.broadcast(start(self.strategy, blank))
-        expects = self.strategy.release_shape(blank) != (0,)
-        require(
-            self.client.needs <= sent.keys()
-            and self.client.setup_kind == self.strategy.setup_kind
-            and self.client.sends == expects,
-            f"client={type(self.client).__name__}: does not go with strategy={self.strategy_name}",
-        )
-        require(
-            self.privacy.trust == "server" or self.client.shares_noise,
-            "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
-            "which the shared noise does not hide; use trust=server",
-        )
-        require(
-            self.privacy.adjacency == "replace-one" or not self.client.record_moves_others,
-            "privacy.adjacency=add-remove: adding a record would change which records take turns "
-            "together; use replace-one, or client.batches=1",
-        )
-        require(
-            not (self.client.uses_part and self.private),
-            "client.batch_size: a step is charged to all records of a client, so with a budget it "
-            "uses them all; give client.batch_size=null, or privacy=none",
-        )
-        require(
-            self.model.linear or (self.client.setup_kind is None and not self.client.keeps_models),
-            f"strategy={self.strategy_name}: reads features, and so needs model=head",
-        )
-        z, oracle = self.privacy.noise_multiplier, self.transform
-        noisy = z != 0 if z is not None else math.isfinite(self.privacy.epsilon)
-        require(
-            not (isinstance(oracle, Oracle) and noisy) or oracle.i_know_this_is_not_private,
-            "transform=oracle: reads private records, which no noise then hides; use privacy=none, "
-            "or say transform.i_know_this_is_not_private=true",
-        )
+        check(self)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -186,6 +147,12 @@ class Config:
             seed=self.seed,
             rounds=self.rounds,
         )
+
+    def noise(self, t: int) -> Noise:
+        """The noise of the clients of a simulation in round `t`; negative before the first."""
+        if self.privacy.noise == "exact":
+            return lambda client, draw: ExactNoise()
+        return seeded(self.seed, t)
 
     @property
     def private(self) -> bool:
@@ -203,12 +170,16 @@ class Config:
             budget = f"eps{self.privacy.epsilon:g}" if z is None else f"z{z:g}"
         parts = [self.transform.name] if self.transform.name != "none" else []
         parts += [self.model.name] if not self.model.linear else []
-        return "-".join([*parts, self.strategy_name, self.dataset.name, budget, f"seed{self.seed}"])
+        strategy = self.strategy_name.rpartition(":")[2]  # of package.module:MyRule, MyRule
+        return "-".join([*parts, strategy, self.dataset.name, budget, f"seed{self.seed}"])
 
     @property
     def extraction(self) -> Extraction:
         """Where the features come from."""
-        return Extraction(dataset=self.dataset, backbone=self.backbone, features=self.features)
+        made = self.dataset
+        if isinstance(made, Data):
+            raise ConfigError(f"dataset={made.name}: is made by code, and needs no features")
+        return Extraction(dataset=made, backbone=self.backbone, features=self.features)
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
@@ -218,14 +189,14 @@ class Config:
                 releases=releases,
                 clients=self.schedule.size,
                 aggregation=self.aggregation,
-                setup_share=self.client.setup_share,
+                setup_share=self.client.disclosure.setup_share,
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None
 
     def cost(self, rounds: int) -> float:
         """How many releases the first `rounds` rounds are worth to a record of any client."""
-        return self.client.cost(self.schedule.busiest(rounds))
+        return self.client.disclosure.releases(self.schedule.busiest(rounds))
 
     def epsilon(self, rounds: int | None = None) -> float:
         """The epsilon spent after `rounds` rounds, after all by default; `inf` for no promise."""
@@ -234,41 +205,34 @@ class Config:
         return self.plan().epsilon(self.cost(self.rounds if rounds is None else rounds))
 
 
+# The sections that are always of one kind.
 KINDS: dict[str, type[Any]] = {
-    "dataset": DatasetConfig,
     "backbone": BackboneConfig,
     "features": FeaturesConfig,
-    "partition": Partition,
     "privacy": Privacy,
     "engine": Engine,
     "output": Output,
 }
-NAMED: dict[str, Mapping[str, type[Any]]] = {
-    "client": CLIENTS,
-    "strategy": STRATEGIES,
-    "model": MODELS,
-    "transform": TRANSFORMS,
-}
+OPTIONAL = ("model", "transform", "metric")  # a config may be older than the choice
 
 
 def kinds_of(values: Mapping[str, Any]) -> dict[str, type[Any]]:
     """The class of each part of a plain config, as Hydra composes it."""
-    for key in (*KINDS, "client", "strategy"):
+    for key in (*KINDS, *(group for group in GROUPS if group not in OPTIONAL)):
         require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
-    return KINDS | {
-        key: choose(registry, values[key].get("name"), f"{key}.name")
-        for key, registry in NAMED.items()
-        if key in values  # else a default: the config was written before there was a choice
-    }
+    chosen = {group: values[group] for group in GROUPS if group in values}
+    return KINDS | {g: find(g, part.get(GROUPS[g].key)) for g, part in chosen.items()}
 
 
 def parse(values: Mapping[str, Any]) -> Config:
     """Check a plain config, and give it types."""
     kinds, typed = kinds_of(values), dict(values)
-    for key in NAMED.keys() & kinds.keys():
-        typed[key] = {k: v for k, v in values[key].items() if k != "name"}
-    typed["dataset"] = build(kinds.pop("dataset"), values["dataset"], "dataset")
-    typed["partition"] = _counted(values["partition"], typed["dataset"])
+    for group, kind in kinds.items():
+        key = GROUPS[group].key if group in GROUPS else ""
+        if key not in settings_of(kind):  # else the name is one of its settings
+            typed[group] = {k: v for k, v in values[group].items() if k != key}
+    typed["dataset"] = build(kinds.pop("dataset"), typed["dataset"], "dataset")
+    typed["partition"] = _counted(typed["partition"], typed["dataset"])
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
     derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
@@ -277,7 +241,7 @@ def parse(values: Mapping[str, Any]) -> Config:
     return config
 
 
-def _counted(partition: Mapping[str, Any], dataset: DatasetConfig) -> Mapping[str, Any]:
+def _counted(partition: Mapping[str, Any], dataset: DatasetConfig | Data) -> Mapping[str, Any]:
     """A natural partition's number of clients is in the data."""
     if partition.get("kind") == "natural" and partition.get("clients") is None:
         return {**partition, "clients": dataset.client_count()}

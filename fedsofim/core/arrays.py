@@ -43,7 +43,9 @@ def take(state: Any, present: Array) -> Any:
 
 def put(state: Any, present: Array, new: Sequence[Array]) -> Any:
     """The state with the rows of these clients replaced; all others are as they were."""
-    out = type(state)(*(rows.copy() for rows in state))
+    # A state may begin as zeros of another type: the first round knows what is remembered.
+    pairs = zip(state, new, strict=True)
+    out = type(state)(*(rows.astype(np.asarray(fresh).dtype) for rows, fresh in pairs))
     for rows, fresh in zip(out, new, strict=True):
         rows[present] = fresh
     return out

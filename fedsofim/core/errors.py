@@ -1,6 +1,7 @@
 """Mistakes that a user can mend, told in one line."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -8,6 +9,18 @@ T = TypeVar("T")
 
 class ConfigError(ValueError):
     """A value the user gave is wrong; the message is one line that says what would be right."""
+
+
+class Stopped(Exception):  # noqa: N818 - a wish that was followed, not an error
+    """Somebody asked to stop, and nothing is lost; the message is one line that says how to go on.
+
+    Attributes:
+        path: the directory from which to go on, if there is one.
+    """
+
+    def __init__(self, message: str, path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 def require(condition: bool, message: str) -> None:

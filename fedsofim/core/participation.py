@@ -6,7 +6,7 @@ depend on data, and every method that is run with the same seed sees the same cl
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 
@@ -56,18 +56,22 @@ class Schedule:
         rng = stream(self.seed, Purpose.SAMPLING, t)
         return np.sort(rng.choice(self.clients, self.size, replace=False))
 
-    def busiest(self, rounds: int) -> int:
-        """The rounds, of the first `rounds`, that the client who took part most took part in.
+    def busiest(self, rounds: int, since: int = 0) -> int:
+        """The rounds, from `since` to `rounds`, of the client who took part most in these.
 
         No amplification is claimed for the draw: the schedule is public, so a record is exposed in
         the rounds of its client, and in these in full.
         """
-        return rounds if self.size == self.clients else int(self._most[rounds])
+        if self.size == self.clients:
+            return rounds - since
+        return int(_most(self, since)[rounds - since])
 
-    @cached_property
-    def _most(self) -> Array:
-        counts, most = np.zeros(self.clients, np.int64), [0]
-        for t in range(self.rounds):
-            counts[self.present(t)] += 1
-            most.append(int(counts.max()))
-        return np.array(most)
+
+@lru_cache(maxsize=16)
+def _most(schedule: Schedule, since: int) -> Array:
+    """How often the busiest client took part in the first rounds after `since`: 0, 1, ..."""
+    counts, most = np.zeros(schedule.clients, np.int64), [0]
+    for t in range(since, schedule.rounds):
+        counts[schedule.present(t)] += 1
+        most.append(int(counts.max()))
+    return np.array(most)

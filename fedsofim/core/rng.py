@@ -5,7 +5,9 @@ a result does not depend on the order in which clients are visited, on the engin
 the run was interrupted: there is no generator state to save.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +23,7 @@ class Purpose(IntEnum):
     PROBE = 5
     SAMPLING = 6
     PERSONAL_TEST = 7
+    AUDIT = 8
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
@@ -34,3 +37,20 @@ def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(int(purpose), *key))
     return np.random.Generator(np.random.PCG64(sequence))
+
+
+def noise_of(seed: int, t: int) -> Callable[[int, int], np.random.Generator]:
+    """The noise streams of a simulated round: by client, and the number of the draw in the round.
+
+    Every engine takes its noise from here, so all of them draw the same.
+
+    Args:
+        seed: of the run.
+        t: the round, from 0; negative for what is released before the first one.
+
+    >>> one, other = noise_of(0, 3)(7, 0), stream(0, Purpose.NOISE, 3, 7, 0)
+    >>> bool(one.standard_normal() == other.standard_normal())
+    True
+    """
+    key = (Purpose.SETUP_NOISE, 0) if t < 0 else (Purpose.NOISE, t)
+    return partial(stream, seed, *key)

@@ -4,9 +4,6 @@ In a checkout these files stand beside the package, in a wheel inside it. Flower
 carries source files only, so under `flwr run` what it lacks is taken from the installed package.
 """
 
-import importlib.metadata
-import json
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +12,10 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 def editable_root() -> Path | None:
     """The project's own directory, if the package is installed from there in place."""
+    import importlib.metadata
+    import json
+    import urllib.parse
+
     try:
         told = importlib.metadata.distribution("fedsofim").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -41,6 +42,8 @@ def _roots() -> Iterator[Path]:
         return
     if root := editable_root():
         yield root
+    import importlib.metadata
+
     try:
         yield Path(str(importlib.metadata.distribution("fedsofim").locate_file("fedsofim")))
     except importlib.metadata.PackageNotFoundError:

@@ -1,8 +1,6 @@
 """A deployment: a server with TLS, and clients that own their data."""
 
 import argparse
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -10,26 +8,37 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.arguments import Parser
+from fedsofim.core.errors import require
+from fedsofim.deploy.programs import (
+    attend,
+    become,
+    client_command,
+    environment,
+    program,
+    server_command,
+)
 
 # The name under which 'flwr run' and 'flwr supernode' know the server.
 NAME = "deployment"
-ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
+
+
+def parser() -> Parser:
+    """The commands and their options."""
+    made = Parser(prog="fedsofim deploy", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
+    _server_arguments(commands.add_parser("server", help="certificates, and a server with TLS"))
+    _register_arguments(commands.add_parser("register", help="let clients in, by public key"))
+    _client_arguments(commands.add_parser("client", help="a client on its owner's data file"))
+    _key_arguments(commands.add_parser("key", help="a key to sign code with"))
+    _sign_arguments(commands.add_parser("sign", help="sign the code that clients will run"))
+    _rehearse_arguments(commands.add_parser("rehearse", help="all of it on this machine"))
+    return made
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run one of the commands."""
-    parser = argparse.ArgumentParser(prog="fedsofim deploy", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    _server_arguments(commands.add_parser("server", help="certificates, and a server with TLS"))
-    _register_arguments(commands.add_parser("register", help="let clients in, by public key"))
-    _client_arguments(commands.add_parser("client", help="a client on its owner's data file"))
-    _rehearse_arguments(commands.add_parser("rehearse", help="all of it on this machine"))
-    chosen = parser.parse_args(list(arguments))
+    chosen = parser().parse_args(list(arguments))
     chosen.run(chosen)
 
 
@@ -43,6 +52,12 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="HOST",
         help="a name or address by which clients reach this machine; may be repeated",
+    )
+    parser.add_argument(
+        "--signed",
+        type=Path,
+        metavar="FOLDER",
+        help="the folder of 'fedsofim deploy sign': runs are started from its bundle",
     )
     parser.set_defaults(run=_server)
 
@@ -76,6 +91,14 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy-example", action=_PolicyExample, help="print one, with all rules")
     parser.add_argument("--dir", type=Path, default=Path("client"), help="key, ledger and state")
     parser.add_argument("--port", type=int, default=9094, help="for this machine's own processes")
+    parser.add_argument(
+        "--trusted",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="public keys; only code that one of them signed is run. May be repeated",
+    )
     parser.set_defaults(run=_client)
 
 
@@ -92,26 +115,73 @@ class _PolicyExample(argparse.Action):
         sys.exit(0)
 
 
+def _key_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="the private key; FILE.pub is the public one")
+    parser.set_defaults(run=_key)
+
+
+def _sign_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", required=True, type=Path, help="a private key to sign with")
+    parser.add_argument("--dir", type=Path, default=Path("signed"), help="bundle and signatures")
+    parser.add_argument(
+        "--build", action="store_true", help="make the bundle anew from the project's directory"
+    )
+    parser.set_defaults(run=_sign)
+
+
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, default=None, help="kept afterwards; else temporary")
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--signed", action="store_true", help="sign the code, and let clients run no other"
+    )
     parser.add_argument("overrides", nargs="*", help="as for 'fedsofim run'")
     parser.set_defaults(run=_rehearse)
 
 
 def _server(chosen: argparse.Namespace) -> None:
     """Make the certificates if there are none, and become the SuperLink."""
+    from fedsofim.deploy import signing
+
     folder = chosen.dir.resolve()
     names = [*chosen.name, "localhost", "127.0.0.1"]
     prepare_server(folder, names)
     connect(f"{chosen.name[0] if chosen.name else '127.0.0.1'}:{chosen.port}", folder / "ca.crt")
+    app = signing.app_name(chosen.signed) if chosen.signed else "."
     print(
         f"Give every client {folder / 'ca.crt'}, and let it in with its public key:\n"
-        f"  fedsofim deploy register client.pub\nThen train:\n  flwr run . {NAME} --stream",
+        f"  fedsofim deploy register client.pub\nThen train:\n  flwr run {app} {NAME} --stream",
         flush=True,
     )
-    _become(server_command(folder, chosen.host, chosen.port))
+    command = server_command(folder, chosen.host, chosen.port)
+    if not chosen.signed:
+        become(command)
+    with signing.Shelf(chosen.signed.resolve()) as shelf:
+        attend(command, environment(**shelf.variables))
+
+
+def _key(chosen: argparse.Namespace) -> None:
+    from fedsofim.deploy.keys import make_signing_key
+
+    public = make_signing_key(chosen.file)
+    print(f"Keep {chosen.file} to yourself; clients get {public} and name it with --trusted")
+
+
+def _sign(chosen: argparse.Namespace) -> None:
+    """Sign the bundle, which is made from the project's directory if there is none."""
+    from fedsofim.deploy import signing
+    from fedsofim.deploy.rehearsal import project_root
+
+    folder = chosen.dir.resolve()
+    if chosen.build or not (folder / signing.BUNDLE).exists():
+        signing.make_bundle(project_root(), folder)
+    name = signing.sign(folder, chosen.key)
+    print(
+        f"{name} has signed {folder / signing.BUNDLE}: what it holds is what clients will run.\n"
+        f"Start the server with it: fedsofim deploy server --signed {chosen.dir}\n"
+        f"and train: flwr run {signing.app_name(folder)} {NAME} --stream"
+    )
 
 
 def prepare_server(folder: Path, names: Sequence[str]) -> None:
@@ -120,22 +190,6 @@ def prepare_server(folder: Path, names: Sequence[str]) -> None:
 
     if not (folder / "server.key").exists():
         make_certificates(folder, names)
-
-
-def server_command(folder: Path, host: str, port: int) -> list[str]:
-    """The SuperLink's command line."""
-    return [
-        *(program("flower-superlink"), "--host", host, "--port", str(port)),
-        *("--ssl-ca-certfile", str(folder / "ca.crt")),
-        *(
-            "--ssl-certfile",
-            str(folder / "server.pem"),
-            "--ssl-keyfile",
-            str(folder / "server.key"),
-        ),
-        *("--enable-supernode-auth", "--database", str(folder / "state.db")),
-        *("--isolation", "subprocess", "--disable-runtime-dependency-installation"),
-    ]
 
 
 def connect(address: str, certificate: Path) -> None:
@@ -170,6 +224,7 @@ def _client(chosen: argparse.Namespace) -> None:
     What is wrong with the data is told here, to its owner; the server will not be told.
     """
     from fedsofim.deploy.keys import check_certificate
+    from fedsofim.deploy.signing import write_trusted
     from fedsofim.federation.node import Node
 
     folder = chosen.dir.resolve()
@@ -186,10 +241,18 @@ def _client(chosen: argparse.Namespace) -> None:
     check_certificate(chosen.ca)
     records = node.start()
     print(f"{len(records.y)} records with {records.features} features", flush=True)
+    trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None
     key = prepare_client(folder)
     command = client_command(
-        folder, server=chosen.server, certificate=chosen.ca, node=node.text(), port=chosen.port
+        folder,
+        server=chosen.server,
+        certificate=chosen.ca,
+        node=node.text(),
+        port=chosen.port,
+        trusted=trusted,
     )
+    if trusted is None:
+        print("Whatever code the server sends will run here; see --trusted", flush=True)
     print(f"Public key, for the server to register: {key}", flush=True)
     _supervise(command)
 
@@ -202,30 +265,9 @@ def prepare_client(folder: Path) -> Path:
     return file.with_suffix(".pub") if file.exists() else make_key(file)
 
 
-def client_command(
-    folder: Path, *, server: str, certificate: Path, node: str, port: int
-) -> list[str]:
-    """The SuperNode's command line."""
-    return [
-        *(program("flower-supernode"), "--superlink", server),
-        *("--root-certificates", str(certificate.resolve())),
-        *("--auth-supernode-private-key", str(folder / "client")),
-        *("--node-config", node, "--host", "127.0.0.1", "--port", str(port)),
-    ]
-
-
 def _supervise(command: Sequence[str]) -> None:
     """Start the SuperNode again when it ends, as it does while the server does not let it in."""
-    while True:
-        with subprocess.Popen(command, env=environment()) as process:
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:
-                process.terminate()
-                process.wait()
-                raise
-        if code == 0:
-            return
+    while code := attend(command, environment()):
         print(f"The SuperNode ended with code {code}; trying again in 10 s", flush=True)
         time.sleep(10)
 
@@ -233,26 +275,10 @@ def _supervise(command: Sequence[str]) -> None:
 def _rehearse(chosen: argparse.Namespace) -> None:
     from fedsofim.deploy.rehearsal import rehearse
 
-    rehearse(chosen.dir, clients=chosen.clients, rounds=chosen.rounds, overrides=chosen.overrides)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """The environment for Flower's programs: no telemetry, and no installing of packages.
-
-    They start each other by name, so they must be found even if no environment is activated.
-    """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **ENVIRONMENT, "PATH": path, **more}
-
-
-def program(name: str) -> str:
-    """One of Flower's programs, from the environment that this one runs in."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise ConfigError(f"{name}: not found; is Flower installed?")
-    return found
-
-
-def _become(command: Sequence[str]) -> None:
-    os.execve(command[0], list(command), environment())
+    rehearse(
+        chosen.dir,
+        clients=chosen.clients,
+        rounds=chosen.rounds,
+        overrides=chosen.overrides,
+        signed=chosen.signed,
+    )

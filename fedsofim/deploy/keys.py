@@ -9,6 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -91,7 +92,16 @@ def make_key(file: Path) -> Path:
     Returns:
         The public key's file.
     """
-    key = ec.generate_private_key(ec.SECP384R1())
+    return _write_pair(file, ec.generate_private_key(ec.SECP384R1()))
+
+
+def make_signing_key(file: Path) -> Path:
+    """Make a pair to sign bundles with, `file` and `file.pub`; see `signing`."""
+    require(not file.exists(), f"{file}: there is a key already")
+    return _write_pair(file, Ed25519PrivateKey.generate())
+
+
+def _write_pair(file: Path, key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _write_secret(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     public = file.with_suffix(".pub")

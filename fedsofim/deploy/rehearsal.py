@@ -13,18 +13,27 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsofim.config.overrides import compose_told
+from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
-from fedsofim.data.datasets import load
 from fedsofim.deploy import commands as deploy
+from fedsofim.deploy import programs, signing
+from fedsofim.deploy.keys import make_signing_key
 from fedsofim.federation.node import Node
+from fedsofim.runs.experiment import load_divided
 
 START = 60.0  # seconds that the server may take to come up
 
 
-def rehearse(folder: Path | None, *, clients: int, rounds: int, overrides: Sequence[str]) -> None:
+def rehearse(
+    folder: Path | None,
+    *,
+    clients: int,
+    rounds: int,
+    overrides: Sequence[str],
+    signed: bool = False,
+) -> None:
     """Deal the records out to files, start everything, train, and stop everything.
 
     Args:
@@ -32,6 +41,7 @@ def rehearse(folder: Path | None, *, clients: int, rounds: int, overrides: Seque
         clients: how many clients.
         rounds: how many rounds.
         overrides: as for `fedsofim run`; also for the run's config here.
+        signed: whether clients run signed code only.
     """
     project = project_root()
     with ExitStack() as stack:
@@ -41,6 +51,8 @@ def rehearse(folder: Path | None, *, clients: int, rounds: int, overrides: Seque
         settings = [f"partition.clients={clients}", f"rounds={rounds}", *overrides]
         files, classes = deal_out(folder, settings)
         federation = stack.enter_context(Federation(folder))
+        if signed:
+            federation.sign(project)
         federation.serve()
         for i, file in enumerate(files):
             federation.add_client(i, file, classes)
@@ -63,9 +75,8 @@ def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
     Returns:
         The files, and how many classes there are.
     """
-    config = parse(compose_told(list(overrides)))
-    data = load(config.dataset, config.extraction.file())
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+    config = parse(compose(list(overrides)))
+    data, parts = load_divided(config)
     files = []
     for i, part in enumerate(parts):
         files.append(folder / f"client{i}" / "records.npz")
@@ -82,9 +93,11 @@ class Federation:
         self.port = free_port()
         self.server: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        self.trusted: Path | None = None
+        self._shelf: signing.Shelf | None = None
         # Homes of its own, so that nothing of the user's Flower set-up is touched, and the same
         # records can be rehearsed again.
-        self.environment = deploy.environment(
+        self.environment = programs.environment(
             FLWR_HOME=str(folder / "flwr"), FEDSOFIM_STATE=str(folder / "state")
         )
 
@@ -95,14 +108,28 @@ class Federation:
         for process in [*self.nodes.values(), self.server]:
             if process is not None:
                 stop(process)
+        if self._shelf is not None:
+            self._shelf.__exit__()
+
+    def sign(self, project: Path) -> Path:
+        """Make a signing key and sign the project's code; clients from now on run no other."""
+        key, place = self.folder / "signer", self.folder / "signed"
+        public = make_signing_key(key)
+        signing.make_bundle(project, place)
+        signing.sign(place, key)
+        self.trusted = signing.write_trusted(self.folder, [public])
+        self._shelf = signing.Shelf(place).__enter__()
+        return place
 
     def serve(self) -> None:
         """Start the server, and wait until it listens."""
         place = self.folder / "server"
         deploy.prepare_server(place, ["localhost", "127.0.0.1"])
         self._write_home(place / "ca.crt")
-        command = deploy.server_command(place, "127.0.0.1", self.port)
-        self.server = self.start(command, "server")
+        command = programs.server_command(place, "127.0.0.1", self.port)
+        self.server = self.start(
+            command, "server", **(self._shelf.variables if self._shelf else {})
+        )
         deadline = time.monotonic() + START
         while not _listens(self.port):
             log = self.folder / "server.log"
@@ -118,11 +145,16 @@ class Federation:
             f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{certificate}"\n'
         )
 
-    def start(self, command: Sequence[str], name: str) -> "subprocess.Popen[bytes]":
+    def start(
+        self, command: Sequence[str], name: str, **variables: str
+    ) -> "subprocess.Popen[bytes]":
         """Start one of the programs, with a log of its own."""
         with open(self.folder / f"{name}.log", "ab") as log:
             return subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=self.environment
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self.environment, **variables},
             )
 
     def register(self, client: int) -> None:
@@ -146,24 +178,26 @@ class Federation:
             epsilon=epsilon,
             delta=1e-5,
         )
-        command = deploy.client_command(
+        command = programs.client_command(
             place,
             server=f"127.0.0.1:{self.port}",
             certificate=self.folder / "server" / "ca.crt",
             node=node.text(),
             port=free_port(),
+            trusted=self.trusted,
         )
         self.nodes[client] = self.start(command, f"client{client}")
 
     def train(self, project: Path, overrides: Sequence[str]) -> None:
         """Start a run and show it until it ends."""
-        subprocess.run(self.run_command(project, overrides), check=True, env=self.environment)
+        app = signing.app_name(self.folder / "signed") if self._shelf else str(project)
+        subprocess.run(self.run_command(app, overrides), check=True, env=self.environment)
 
-    def run_command(self, project: Path, overrides: Sequence[str], resume: str = "") -> list[str]:
-        """The command line of `flwr run`."""
+    def run_command(self, app: Path | str, overrides: Sequence[str], resume: str = "") -> list[str]:
+        """The command line of `flwr run`, for a project's directory or a signed bundle's name."""
         given = f'overrides="{" ".join(overrides)}" resume="{resume}"'
         return [
-            *(deploy.program("flwr"), "run", str(project), deploy.NAME, "--stream"),
+            *(programs.program("flwr"), "run", str(app), deploy.NAME, "--stream"),
             *("--run-config", given),
         ]
 

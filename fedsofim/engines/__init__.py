@@ -1,7 +1,9 @@
 """What moves arrays between the server and its clients."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
+from fedsofim.core.errors import require
 from fedsofim.engines.local import OnRound
 from fedsofim.engines.local import run as run_local
 from fedsofim.runs.experiment import Experiment, RunState
@@ -12,9 +14,18 @@ Run = Callable[[Experiment, RunState, OnRound], RunState]
 
 def run_ray(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train on Flower's Ray simulation, imported only when it is asked for."""
+    check("ray")
     from fedsofim.engines.ray import run
 
     return run(experiment, state, on_round)
+
+
+def check(name: str) -> None:
+    """Refuse an engine that is not installed."""
+    require(
+        name != "ray" or find_spec("ray") is not None,
+        "engine=ray: Ray is not installed: pip install 'fedsofim[ray]'",
+    )
 
 
 # The third, engine=flower, is what 'flwr run' brings with it.

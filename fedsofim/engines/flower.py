@@ -1,6 +1,5 @@
 """The engine over a Flower grid, whatever is behind it: Ray processes or real machines."""
 
-import math
 from functools import partial
 from typing import Any
 
@@ -9,22 +8,23 @@ from flwr.serverapp import Grid
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.engines import Run
 from fedsofim.engines.local import OnRound
-from fedsofim.federation.methods import FLOWER
-from fedsofim.federation.quorum import Terms
+from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.strategy import RuleStrategy
 from fedsofim.runs.experiment import Experiment, RunState, refresh
 
 
-def terms_of(experiment: Experiment) -> Terms:
-    """On what terms clients take part in this run."""
+def quorum_of(experiment: Experiment) -> Quorum:
+    """Who is asked in each round of this run, and whose answers make it."""
     config, engine = experiment.config, experiment.config.engine
-    return Terms(
+    return Quorum(
         job=config.text,
         clients=config.partition.clients,
         present=config.schedule.present,
         rounds=config.rounds,
         aggregation=config.aggregation,
+        malicious_fraction=config.malicious_fraction,
+        cost=config.client.disclosure.releases,
         run=experiment.partition.get("run", ""),
         min_clients=engine.min_clients,
         on_missing=engine.on_missing,
@@ -34,7 +34,7 @@ def terms_of(experiment: Experiment) -> Terms:
     )
 
 
-def over(grid: Grid, roster: Roster | None = None) -> Run:
+def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
     """The engine that trains over `grid`, with the nodes of `roster` if they were met already."""
 
     def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
@@ -49,17 +49,18 @@ def over(grid: Grid, roster: Roster | None = None) -> Run:
             notes: dict[str, Any] = {"dropped": dropped} if dropped else {}
             if G is None:
                 notes["skipped"] = True
-            t = strategy.state.t
-            if strategy.charged > config.cost(t):
-                # A client that lost its last release has charged itself twice for a round.
-                spent = experiment.plan.epsilon(strategy.charged)
-                notes["epsilon"] = spent if math.isfinite(spent) else None
-            stop = on_round(latest, G, **notes)
-            return stop or (t < config.rounds and not affordable(experiment, strategy.charged, t))
+            t, most = strategy.state.t, max(strategy.charged.values(), default=0.0)
+            # More than the config says if a client, who lost its last release, charged it again.
+            if on_round(latest, G, charged=most, **notes):
+                return True
+            for i, charged in strategy.charged.items():
+                if t < config.rounds and not affordable(experiment, charged, t):
+                    strategy.dismiss(i, f"it has charged itself {charged:g} releases")
+            return t < config.rounds and not strategy.can_go_on()
 
-        strategy = FLOWER.get(type(config.strategy), RuleStrategy)(
+        strategy = RuleStrategy(
             config.strategy,
-            terms_of(experiment),
+            quorum_of(experiment),
             state=state.server,
             memory={} if experiment.deployed else flatten(state.clients),
             roster=roster,

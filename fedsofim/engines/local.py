@@ -1,15 +1,11 @@
 """The local engine: server and clients in one process, nothing between them."""
 
-from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
-from fedsofim.clients.program import transformed
-from fedsofim.core.arrays import Array, put, take
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.arrays import Array
+from fedsofim.engines.simulation import Simulation
 from fedsofim.runs.experiment import Experiment, RunState, refresh
-from fedsofim.strategies.rule import aggregate, broadcast, step
+from fedsofim.strategies.rule import broadcast, step
 
 
 class OnRound(Protocol):
@@ -19,7 +15,7 @@ class OnRound(Protocol):
         """Record a round, and say whether to stop.
 
         Args:
-            now: the new state.
+            now: the new state; its record is the session's to write.
             G: the aggregate; `None` if the round was skipped.
             **notes: what else belongs in the round's row, such as the replies that were dropped.
         """
@@ -27,23 +23,14 @@ class OnRound(Protocol):
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train from `state`, the initial one or a checkpoint's, to the last round."""
-    config, clients = experiment.config, experiment.clients
-    sizes = np.array([client.data.size for client in clients])
-    server, memory = state
-    if server.t == 0:
-        noise = partial(stream, config.seed, Purpose.SETUP_NOISE, 0)
-        released = config.client.setup(clients, experiment.plan, noise)
-        if released is not None:
-            server = config.strategy.set_up(server, aggregate(released, sizes, config.aggregation))
+    config = experiment.config
+    simulation = Simulation(config, experiment.clients, experiment.plan)
+    server, memory = state.server, state.clients
+    if server.t == 0 and (released := simulation.set_up()) is not None:
+        server = config.strategy.set_up(server, released)
     while server.t < config.rounds:
-        noise = partial(stream, config.seed, Purpose.NOISE, server.t)
-        present = config.schedule.present(server.t)
         received = broadcast(config.strategy, server)
-        clients = transformed(clients, received)
-        group, remembered = [clients[i] for i in present], take(memory, present)
-        releases, new = config.client.release(received, group, remembered, experiment.plan, noise)
-        memory = put(memory, present, new)
-        G = aggregate(releases, sizes[present], config.aggregation)
+        G, memory = simulation.round(server.t, received, memory)
         server = refresh(experiment, step(config.strategy, server, G, config.rounds))
         if on_round(RunState(server, memory), G):
             break

@@ -16,7 +16,7 @@ from flwr.simulation import run_simulation
 
 from fedsofim.config.schema import Engine
 from fedsofim.core.errors import ConfigError
-from fedsofim.engines.flower import over
+from fedsofim.engines.flower import flower_engine
 from fedsofim.engines.local import OnRound
 from fedsofim.federation.client_app import app as client_app
 from fedsofim.runs.experiment import Experiment, RunState
@@ -32,7 +32,7 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            results.append(over(grid)(experiment, state, on_round))
+            results.append(flower_engine(grid)(experiment, state, on_round))
         except ConfigError as error:
             problems.append(error)
 

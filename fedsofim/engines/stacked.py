@@ -8,29 +8,31 @@ its own (to float32 rounding: the products are blocked differently).
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from fedsofim.clients.program import transformed
 from fedsofim.config.schema import Config
-from fedsofim.core.arrays import Array, put, take
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.arrays import Array
+from fedsofim.engines.simulation import Simulation
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.runs.experiment import Experiment, refresh
-from fedsofim.strategies.rule import ServerState, aggregate, broadcast, start, step
+from fedsofim.strategies.rule import ServerState, broadcast, start, step
 
 
 def stack_key(config: Config) -> Hashable:
     """Configurations with equal keys can be stacked."""
     sent = config.strategy.broadcast(start(config.strategy, np.zeros((2, 2), np.float32)))
     return (
-        config.extraction,
+        config.dataset,
+        config.backbone,
+        config.features,
         config.partition,
         config.client,
         config.aggregation,
+        config.malicious_fraction,
         config.participation,
         config.rounds,
         config.seed,
@@ -38,7 +40,8 @@ def stack_key(config: Config) -> Hashable:
         config.privacy.adjacency,
         tuple(sorted(sent)),
         config.transform,
-        config.model if config.model.linear else object(),  # a network is never stacked
+        # A network is never stacked, nor is exact noise, which no two heads share.
+        config.model if config.model.linear and config.privacy.noise == "seeded" else object(),
     )
 
 
@@ -81,29 +84,21 @@ def run(
     Returns:
         The last state of each.
     """
-    clients, config = experiments[0].clients, experiments[0].config
+    first, config = experiments[0], experiments[0].config
+    plan = StackedPlan(tuple(e.plan for e in experiments))
+    simulation = Simulation(config, first.clients, plan, stacked=True)
     rules = [e.config.strategy for e in experiments]
     servers = [refresh(e, start(e.config.strategy, e.theta)) for e in experiments]
-    plan = StackedPlan(tuple(e.plan for e in experiments))
-    sizes = np.array([client.data.size for client in clients])
-    program, seed = config.client, config.seed
-    memory = program.init(np.stack([e.theta for e in experiments]), len(clients))
-
-    released = program.setup(clients, plan, partial(stream, seed, Purpose.SETUP_NOISE, 0))
-    if released is not None:
-        setup = aggregate(released, sizes, config.aggregation)
-        servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, setup, strict=True)]
+    memory = config.client.init(np.stack([e.theta for e in experiments]), len(first.clients))
+    if (released := simulation.set_up()) is not None:
+        servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, released, strict=True)]
     for t in range(config.rounds):
         received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
-        clients = transformed(clients, received)
-        noise = partial(stream, seed, Purpose.NOISE, t)
-        present = config.schedule.present(t)
-        group, remembered = [clients[i] for i in present], take(memory, present)
-        releases, new = program.release(received, group, remembered, plan, noise)
-        memory = put(memory, present, new)
-        Gs = aggregate(releases, sizes[present], config.aggregation)
-        servers = [step(r, s, G, config.rounds) for r, s, G in zip(rules, servers, Gs, strict=True)]
-        servers = [refresh(e, s) for e, s in zip(experiments, servers, strict=True)]
+        Gs, memory = simulation.round(t, received, memory)
+        servers = [
+            refresh(e, step(e.config.strategy, s, G, config.rounds))
+            for e, s, G in zip(experiments, servers, Gs, strict=True)
+        ]
         on_round(servers, memory, Gs)
     return servers
 

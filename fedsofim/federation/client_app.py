@@ -7,7 +7,7 @@ Which of the two it is, the node's own config says, never the server: a node who
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,22 @@ from flwr.clientapp import ClientApp
 
 from fedsofim.clients import Client
 from fedsofim.config.build import build
+from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.owned import Records
-from fedsofim.federation.clients import DeployedClient, Fit, SimulatedClients
+from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import UNTOLD, Owner, telling_nothing, untold
+from fedsofim.federation.owner import UNTOLD, Owner, Request, telling_nothing, untold
+from fedsofim.federation.replies import MEMORY
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError
-from fedsofim.runs.experiment import divide, load_data
+from fedsofim.runs.experiment import clients_of, load_divided
 
 app = ClientApp()
 Arrays = dict[str, Array]
@@ -131,37 +132,33 @@ def _records(node: Node) -> Records:
 
 
 def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
-    if node is None:
-        sent, _, said = _simulated(values).fit(
-            list(arrays.values()), {**values, "names": list(arrays)}
-        )
-    else:
-        sent, _, said = _deployed(arrays, values, node)
-    names = said.pop("names")
-    said |= {"round": values["round"], "clients": values["clients"]}
-    return dict(zip(names, sent, strict=True)), said
+    sent, said = _deployed(arrays, values, node) if node else _simulated(arrays, values)
+    return sent, said | {"round": values["round"], "clients": values["clients"]}
 
 
-def _simulated(values: Values) -> SimulatedClients:
+def _simulated(arrays: Arrays, values: Values) -> tuple[Arrays, Values]:
     config, plan, clients = _simulation(values["job"])
     chosen = [clients[i] for i in values["clients"]]
+    received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
+    memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
     t = values["round"]
-    key = (Purpose.SETUP_NOISE, 0) if t == SETUP else (Purpose.NOISE, t)
-    noise = partial(stream, config.seed, *key)
-    return SimulatedClients(config.client, plan, chosen, noise)
+    releases, after = simulate(
+        config.client, plan, chosen, config.noise(t), t=t, received=received, memory=memory
+    )
+    sent = {"release": releases} | {MEMORY + name: rows for name, rows in after.items()}
+    return sent, {"sizes": [client.data.size for client in chosen]}
 
 
 @lru_cache(maxsize=2)
 def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
     """The clients of a simulation, made once in each process."""
     config = parse(json.loads(job))
-    data = load_data(config)
+    data, parts = load_divided(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    return config, config.plan(), divide(network, data, parts)
+    return config, config.plan(), clients_of(network, data, parts)
 
 
-def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
+def _deployed(arrays: Arrays, values: Values, node: Node) -> tuple[Arrays, Values]:
     config = _agreed(values["job"], node.rules())
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
@@ -169,8 +166,9 @@ def _deployed(arrays: Arrays, values: Values, node: Node) -> Fit:
     records = _records(node)
     mine = Client(node.partition_id, records.examples())
     owner = Owner(mine, Path(node.state), node.ledger(records))
-    client = DeployedClient(config.client, config.plan(), owner)
-    return client.fit(list(arrays.values()), {**values, "names": list(arrays)})
+    request = Request(run=values["run"], t=t, asked=values["job"])
+    release, charged = answer(config.client, config.plan(), owner, request, arrays)
+    return {"release": release[None]}, {"sizes": [mine.data.size], "charged": charged}
 
 
 def _agreed(job: str, policy: Policy) -> Config:
@@ -180,6 +178,9 @@ def _agreed(job: str, policy: Policy) -> Config:
     policy.check_job(values)
     # Else they would be counted in a file that the server names, on this machine.
     require(values["partition"].get("clients") is not None, "partition.clients: say how many")
+    # Nor is code imported because a server names it: an owner installs it first.
+    own = ", ".join(own_parts(values))
+    require(not own, f"{own}: an owner runs only code that is installed here, under its own name")
     config = parse(values)
     require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
     if config.privacy.trust != "server":

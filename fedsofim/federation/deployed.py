@@ -9,6 +9,7 @@ from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data import npz
 from fedsofim.data.datasets import Dataset, load_test
+from fedsofim.data.own import Data
 from fedsofim.federation.roster import Roster
 from fedsofim.models import head
 from fedsofim.models.kinds import Network
@@ -17,26 +18,37 @@ from fedsofim.runs.experiment import Experiment
 from fedsofim.runs.probes import probes_for
 
 
-def test_set(config: Config) -> head.Examples | None:
+def load_test_set(config: Config) -> head.Examples | None:
     """The server's own test set, if it has one."""
     if config.dataset.name == "owners":
         return None
+    if isinstance(config.dataset, Data):
+        data = config.dataset.load()
+        return head.examples(data.test_x, data.test_y, data.classes)
     test = load_test(config.dataset, config.extraction.file())
     return head.examples(test.x, test.y, test.classes)
 
 
-def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Experiment:
+def prepare(
+    config: Config, test: head.Examples | None, roster: Roster, record: dict[str, Any]
+) -> Experiment:
     """Make a run ready from what its owners say about themselves: sizes and features, both public.
 
     Who holds how many records of which class is theirs to know, so it is recorded nowhere.
+
+    Args:
+        config: what was asked for.
+        test: the server's own test set, if it has one.
+        roster: the owners.
+        record: what the run recorded about them when it began; empty for a new one.
     """
     require(
         config.privacy.trust == "server",
         "privacy.trust=aggregate: needs secure aggregation, which a deployment does not have yet; "
         "use trust=server, or a simulation",
     )
-    owners = {member.client: member for member in roster.members.values()}
-    features = next(iter(owners.values())).features
+    # From here on it is settled, whatever owners that come later say.
+    roster.features, roster.classes = features, _ = roster.shape()
     if test is None:
         assert config.dataset.classes is not None
         none = np.zeros((0, features), np.float32)
@@ -45,10 +57,10 @@ def prepare(config: Config, test: head.Examples | None, roster: Roster) -> Exper
     network = config.model.network((features,), classes)
     require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
     theta = network.init(stream(config.seed, Purpose.INIT))
-    sizes = {i: owner.size for i, owner in sorted(owners.items())}
-    record: dict[str, Any] = {
+    sizes = record.get("sizes") or [roster.sizes.get(i) for i in range(config.partition.clients)]
+    record = {
         "clients": config.partition.clients,
-        "sizes": list(sizes.values()),
+        "sizes": sizes,
         "run": roster.run,
         "data_sha256": npz.digest({"x": test.x, "target": test.target}),
     }
@@ -60,8 +72,12 @@ def _probes(config: Config, network: Network, features: int, classes: int) -> Re
     """What the transform is measured on: the server's own file brings the probes."""
     if config.transform.name == "none":
         return None
-    own = config.dataset.name != "owners"
-    probe_x = load_test(config.dataset, config.extraction.file()).probe_x if own else None
+    dataset = config.dataset
+    if isinstance(dataset, Data):
+        probe_x = dataset.load().probe_x
+    else:
+        own = dataset.name != "owners"
+        probe_x = load_test(dataset, config.extraction.file()).probe_x if own else None
     x, y = np.zeros((0, features), np.float32), np.zeros(0, np.intp)
     nothing = Dataset(x, y, x, y, classes, probe_x=probe_x)
     return probes_for(config.transform, network, nothing, config.seed)

@@ -9,16 +9,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsofim.core.arrays import Array
+from fedsofim.federation.decoding import decode, shown
+from fedsofim.federation.inflation import at_most
+from fedsofim.federation.replies import Asked, BadReplyError, Part, read
 
 # The kinds of message: who a node is; what its clients release in a round.
 HELLO = "query"
 RELEASE = "train"
 # Seconds between two looks for replies: while they come in, and at most.
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
+# The most bytes that the arrays of one owner's reply may have: it sends one head.
+LARGEST_REPLY = 256 << 20
+# Whose errors tell of a lost connection; any other tells of a damaged message.
+NETWORK = {"httpx", "httpcore"}
 
 
 def encode(arrays: Mapping[str, Array]) -> dict[str, FlowerArray]:
@@ -34,30 +41,79 @@ def pack(
     return RecordDict({"arrays": record, "config": ConfigRecord(dict(values))})
 
 
-def unpack(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays and the values of a message; `KeyError` if it is not one of ours."""
+def records(content: RecordDict) -> tuple[dict[str, FlowerArray], dict[str, Any]]:
+    """The arrays of a message, not decoded, and its values; `KeyError` if it is not one of ours."""
     arrays, values = content["arrays"], content["config"]
     if not isinstance(arrays, ArrayRecord) or not isinstance(values, ConfigRecord):
         raise KeyError("arrays")
-    return {name: array.numpy() for name, array in arrays.items()}, dict(values)
+    return dict(arrays), dict(values)
 
 
-def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
+def unpack(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the values of a message; an error if they are not what they say they are."""
+    arrays, values = records(content)
+    return unpack_arrays(arrays), values
+
+
+def unpack_arrays(arrays: Mapping[str, FlowerArray]) -> dict[str, Array]:
+    """Arrays by name, out of the form that messages carry."""
+    return {name: decode(array) for name, array in arrays.items()}
+
+
+def parts_of(reply: Message, asked: Asked) -> dict[int, Part | BadReplyError]:
+    """For each client that was asked, its part in the round or what is wrong with its reply."""
+    try:
+        if reply.has_error():
+            raise BadReplyError(f"failed: {shown(reply.error.reason)}")
+        return read(*records(reply.content), asked)
+    except BadReplyError as error:
+        why = error
+    except Exception as error:  # whatever else a reply may hold
+        why = BadReplyError(f"can't be read ({type(error).__name__})")
+    return dict.fromkeys(asked.clients, why)
+
+
+def exchange(
+    grid: Grid, messages: Sequence[Message], timeout: float, *, singly: bool = False
+) -> list[Message]:
     """Send messages and return the replies that come within `timeout` seconds.
 
     Flower's own `send_and_receive` sleeps up to three seconds between looks, which would be most
     of a round; this looks soon and then ever less often.
+
+    Args:
+        grid: where the nodes are.
+        messages: what to send.
+        timeout: seconds to wait for replies.
+        singly: fetch replies one by one, so that one that can't be unpacked harms no other; it
+            is returned as an error. Nodes of a simulation run our own code and don't need it.
     """
     grid.push_messages(list(messages))
-    waiting = {message.metadata.message_id for message in messages}
+    waiting = {message.metadata.message_id: message for message in messages}
     replies: list[Message] = []
     deadline, pause = time.monotonic() + timeout, FIRST_LOOK
     while waiting:
-        arrived = list(grid.pull_messages(waiting))
+        arrived = _pull_each(grid, waiting) if singly else list(grid.pull_messages(waiting))
         replies += arrived
-        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+        for reply in arrived:
+            waiting.pop(reply.metadata.reply_to_message_id, None)
         if not waiting or time.monotonic() > deadline:
             break
         time.sleep(pause)
         pause = FIRST_LOOK if arrived else min(1.1 * pause, LAST_LOOK)
+    return replies
+
+
+def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> list[Message]:
+    """The replies that have arrived; one that Flower can't unpack becomes an error."""
+    replies: list[Message] = []
+    for name, question in waiting.items():
+        try:
+            with at_most(LARGEST_REPLY):
+                replies += grid.pull_messages([name])
+        except Exception as error:
+            if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
+                raise
+            reason = f"can't be unpacked ({type(error).__name__})"
+            replies.append(Message(Error(code=0, reason=reason), reply_to=question))
     return replies

@@ -1,11 +1,20 @@
 """The methods as Flower strategies, by name.
 
-A Flower app of your own can use them as any other strategy:
+A Flower app of your own can use them as any other strategy. Settings are those of the method, and
+the quorum says who is asked and whose answers make a round:
 
-    strategy = DPFedSOFIM(Sofim(lr=0.8, rho=0.5, beta=0.9), Terms(job=..., clients=20, rounds=70))
-    result = strategy.start(grid, ArrayRecord({"theta": Array(theta)}))
+    from fedsofim.federation import DPFedSOFIM, Quorum
+
+    quorum = Quorum(job=config.text, clients=20, rounds=70)
+    strategy = DPFedSOFIM(quorum, lr=0.8, rho=0.5, beta=0.9)
+    result = strategy.start(grid, ArrayRecord([theta]))
 """
 
+from dataclasses import dataclass
+from typing import Any
+
+from fedsofim.config.build import build
+from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.strategy import RuleStrategy
 from fedsofim.strategies.adafedprox import AdaFedProx
 from fedsofim.strategies.adaptive import FedAdam, FedYogi
@@ -20,72 +29,25 @@ from fedsofim.strategies.scaffold import Scaffold
 from fedsofim.strategies.sofim import Sofim
 
 
-class DPFedGD(RuleStrategy):
-    """DP-FedGD on Flower."""
+@dataclass(frozen=True)
+class Method:
+    """A method; called with a quorum and its settings, it makes a Flower strategy."""
 
-    kind = FedGD
+    rule: type[Rule]
 
-
-class DPFedAvg(RuleStrategy):
-    """DP-FedAvg on Flower."""
-
-    kind = FedAvg
-
-
-class DPFedFC(RuleStrategy):
-    """DP-FedFC on Flower."""
-
-    kind = FedFC
+    def __call__(self, quorum: Quorum, **settings: Any) -> RuleStrategy:
+        """A Flower strategy with these settings, which are those of the rule."""
+        return RuleStrategy(build(self.rule, settings, ""), quorum)
 
 
-class DPSCAFFOLD(RuleStrategy):
-    """DP-SCAFFOLD on Flower."""
-
-    kind = Scaffold
-
-
-class DPFedAdam(RuleStrategy):
-    """DP-FedAdam on Flower."""
-
-    kind = FedAdam
-
-
-class DPFedYogi(RuleStrategy):
-    """DP-FedYogi on Flower."""
-
-    kind = FedYogi
-
-
-class DPFTRL(RuleStrategy):
-    """DP-FTRL on Flower."""
-
-    kind = FTRL
-
-
-class DPAdaFedProx(RuleStrategy):
-    """DP-AdaFedProx on Flower."""
-
-    kind = AdaFedProx
-
-
-class DPFedSOFIM(RuleStrategy):
-    """DP-FedSOFIM on Flower."""
-
-    kind = Sofim
-
-
-class PersonalizedSOP(RuleStrategy):
-    """The method pFedSOP on Flower."""
-
-    kind = PFedSOP
-
-
-class LocalTraining(RuleStrategy):
-    """Local-only training on Flower: clients send nothing."""
-
-    kind = Alone
-
-
-FLOWER: dict[type[Rule], type[RuleStrategy]] = {
-    strategy.kind: strategy for strategy in RuleStrategy.__subclasses__()
-}
+DPFedGD = Method(FedGD)
+DPFedAvg = Method(FedAvg)
+DPFedFC = Method(FedFC)
+DPSCAFFOLD = Method(Scaffold)
+DPFedAdam = Method(FedAdam)
+DPFedYogi = Method(FedYogi)
+DPFTRL = Method(FTRL)
+DPAdaFedProx = Method(AdaFedProx)
+DPFedSOFIM = Method(Sofim)
+PersonalizedSOP = Method(PFedSOP)
+LocalTraining = Method(Alone)

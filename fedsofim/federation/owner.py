@@ -31,15 +31,12 @@ from fedsofim.core.files import remove_drafts, write_whole
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.account import agreed, digest_of, next_event, setup_event
 from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.ledger import Charge, Ledger
-from fedsofim.privacy.mechanism import NormalSource
+from fedsofim.privacy.mechanism import NoiseSource
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import Refusal, RefusedError
-from fedsofim.privacy.system_noise import SystemNoise
 
-# A clipped sum is transformed as a whole, so a transform also scales the rounding errors of the
-# sum, which are 1e-7 of it: this leaves them below a thousandth of the clip.
-MAX_SPREAD = 1e4
 # What a program may be sent beyond its needs: a proximal pull, and the factors of a transform.
 OPTIONAL = frozenset({"mu", "U_G", "U_A"})
 # All that a server hears of a fault that may say something about records.
@@ -114,10 +111,10 @@ class Owner:
         client: Client,
         directory: Path,
         ledger: Ledger,
-        noise: NormalSource | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
         self.client, self.directory, self.ledger = client, directory, ledger
-        self.noise = noise or SystemNoise()
+        self.noise = noise or ExactNoise()
 
     def setup(self, program: Program, plan: Plan, request: Request) -> tuple[Array, float]:
         """What the server is sent once, before the first round; see `release`."""
@@ -168,7 +165,7 @@ class Owner:
             self._save(file, _Saved(digest, release, known.made + 1, flatten(after)))
             return release, known.charged + event.count
 
-    def _noise(self, client: int, draw: int) -> NormalSource:
+    def _noise(self, client: int, draw: int) -> NoiseSource:
         return self.noise
 
     def _check(self, program: Program, received: Mapping[str, Array]) -> None:
@@ -190,9 +187,6 @@ class Owner:
                 f"{name}: should be finite numbers in a float32 array of shape "
                 f"{' or '.join(map(str, right))}, for {K} classes and {width - 1} features",
             )
-        if factors:
-            spread = float(np.linalg.cond(received["U_G"]) * np.linalg.cond(received["U_A"]))
-            require(spread <= MAX_SPREAD, "the transform would magnify rounding beyond the clip")
 
     def _check_release(self, release: Array, theta: Array, event: GaussianEvent) -> None:
         """Send one head, which is hidden or paid for; or nothing at all."""

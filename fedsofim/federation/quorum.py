@@ -1,4 +1,4 @@
-"""On what terms clients take part in a run."""
+"""Who is asked in a round, and whose answers make it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import Literal
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.participation import SETUP
+from fedsofim.strategies.aggregation import Aggregation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """On what terms clients take part.
+class Quorum:
+    """Who is asked in a round, and whose answers make it.
 
     Attributes:
         job: the run's config as text, which says to a client all that it needs to know.
@@ -19,7 +20,9 @@ class Terms:
         present: which of them take part in a round (from 0); all by default.
         rounds: how many rounds are planned.
         aggregation: how releases are combined.
+        malicious_fraction: of the clients of a round, for `trimmed` and `krum`.
         run: the run's own name, by which owners keep their accounts.
+        cost: what a client is charged after this many releases, in releases of a clipped sum.
         min_clients: how many good replies make a round; by default all clients'.
         on_missing: `repeat` asks the missing clients again; `skip` goes on without a step.
         max_repeats: how often the missing clients of one round are asked again.
@@ -31,8 +34,10 @@ class Terms:
     clients: int
     rounds: int
     present: Callable[[int], Sequence[int] | Array] | None = None
-    aggregation: Literal["uniform", "size"] = "uniform"
+    aggregation: Aggregation = "uniform"
+    malicious_fraction: float = 0.1
     run: str = ""
+    cost: Callable[[int], float] = float
     min_clients: int | None = None
     on_missing: Literal["repeat", "skip"] = "repeat"
     max_repeats: int = 3
@@ -49,6 +54,13 @@ class Terms:
         if t == SETUP or self.present is None:
             return list(range(self.clients))
         return [int(client) for client in self.present(t)]
+
+    def most(self, asked: int) -> float:
+        """The most that a client can have charged itself that was asked `asked` times in all.
+
+        More than the plan covers no client charges itself: it is not asked again before that.
+        """
+        return self.cost(min(asked, self.rounds))
 
     def enough(self, t: int) -> int:
         """How many good replies make round `t`."""

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsofim.core.arrays import Array
+from fedsofim.federation.decoding import DecodingError, Encoded, decode, shown
 
 # The prefix of the arrays that carry what simulated clients remember.
 MEMORY = "state."
+# No honest release comes near it, and the squares of what is below it are still numbers.
+LARGEST = 1e15
 
 
 class BadReplyError(Exception):
@@ -35,31 +38,44 @@ class Part(NamedTuple):
     memory: dict[str, Array]
 
 
+class Asked(NamedTuple):
+    """What one node was asked for, and what its answer must look like.
+
+    Attributes:
+        clients: the clients that it was asked for.
+        t: the round.
+        shape: of one client's release.
+        dtype: of a release.
+        sizes: how many records each client said it has, where that is known.
+        most: what a client can have charged itself by now; `None` where nothing is charged.
+        memory: what all simulated clients remember, stacked; its names and shapes must agree.
+    """
+
+    clients: Sequence[int]
+    t: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sizes: Mapping[int, int]
+    most: float | None
+    memory: Mapping[str, Array]
+
+
 def _require(condition: bool, reason: str) -> None:
     if not condition:
         raise BadReplyError(reason)
 
 
 def read(
-    arrays: Mapping[str, Array],
-    values: Mapping[str, Any],
-    *,
-    asked: Sequence[int],
-    t: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    memory: Mapping[str, Array],
+    arrays: Mapping[str, Encoded], values: Mapping[str, Any], asked: Asked
 ) -> dict[int, Part | BadReplyError]:
     """Check one reply, which may speak for several clients of a simulation.
+
+    Arrays are compared with what was asked for before any of their bytes is read.
 
     Args:
         arrays: what it carries, by name.
         values: what it says beside them.
-        asked: the clients that this node was asked for.
-        t: the round that was asked for.
-        shape: of one client's release.
-        dtype: of a release.
-        memory: what all simulated clients remember, stacked; its names and shapes must agree.
+        asked: what it must be an answer to.
 
     Returns:
         For each client its part, or what is wrong with it.
@@ -68,28 +84,64 @@ def read(
         BadReplyError: if the reply as a whole can't be used.
     """
     if values.get("error"):
-        raise BadReplyError(str(values["error"]), refused=bool(values.get("refused")))
-    _require(values.get("round") == t, f"answers round {values.get('round')}, not {t}")
-    clients, sizes = values.get("clients"), values.get("sizes", [])
-    _require(clients == list(asked), f"speaks for client {clients}, not {list(asked)}")
-    counts = isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)
-    _require(counts and len(sizes) == len(asked), f"has sizes {sizes}")
-    release = arrays.get("release")
-    _require(release is not None, "has no release")
-    assert release is not None
-    _require(release.dtype == dtype, f"has dtype {release.dtype}, not {dtype}")
-    n = len(asked)
-    _require(release.shape == (n, *shape), f"has shape {release.shape[1:]}, not {shape}")
-    memories = {name: arrays.get(MEMORY + name) for name in memory}
-    for name, rows in memories.items():
-        fits = rows is not None and rows.shape == (n, *memory[name].shape[1:])
-        _require(fits, f"does not say what it remembers as {name}")
-    charged = values.get("charged", 0.0)
-    _require(isinstance(charged, float) and charged >= 0, f"has charged {charged}")
+        raise BadReplyError(shown(values["error"]), refused=values.get("refused") is True)
+    clients, n = list(asked.clients), len(asked.clients)
+    t, speaks = values.get("round"), values.get("clients")
+    _require(type(t) is int and t == asked.t, f"answers round {shown(t)}, not {asked.t}")
+    _require(
+        _integers(speaks) and speaks == clients,
+        f"speaks for client {shown(speaks)}, not {shown(clients)}",
+    )
+    sizes = _sizes(values.get("sizes", []), asked)
+    charged = _charged(values.get("charged"), asked.most)
+    names = {"release", *(MEMORY + name for name in asked.memory)}
+    _require("release" in arrays, "has no release")
+    _require(arrays.keys() == names, "does not carry the arrays that were asked for")
+    try:
+        release = decode(arrays["release"], (n, *asked.shape), asked.dtype)
+        memory = {
+            name: decode(arrays[MEMORY + name], (n, *rows.shape[1:]), rows.dtype)
+            for name, rows in asked.memory.items()
+        }
+    except DecodingError as error:
+        raise BadReplyError(str(error)) from None
     parts: dict[int, Part | BadReplyError] = {}
-    for k, (i, size) in enumerate(zip(asked, sizes, strict=True)):
-        mine = {name: rows[k] for name, rows in memories.items() if rows is not None}
-        whole = np.isfinite(release[k]).all()
-        part = Part(release[k], size, charged, mine)
-        parts[i] = part if whole else BadReplyError("is not finite")
+    for k, (i, size) in enumerate(zip(clients, sizes, strict=True)):
+        mine = {name: rows[k] for name, rows in memory.items()}
+        parts[i] = _sound(release[k]) or Part(release[k], size, charged, mine)
     return parts
+
+
+def _integers(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int for value in values)
+
+
+def _sizes(sizes: Any, asked: Asked) -> list[int]:
+    """The number of records of each client, which must be what it said before."""
+    good = _integers(sizes) and len(sizes) == len(asked.clients) and min(sizes) > 0
+    _require(good, f"has sizes {shown(sizes)}")
+    for i, size in zip(asked.clients, sizes, strict=True):
+        known = asked.sizes.get(i, size)
+        _require(size == known, f"has {shown(size)} records, and said {known} before")
+    return list(sizes)
+
+
+def _charged(charged: Any, most: float | None) -> float:
+    """What a client says it has charged itself, if that can be.
+
+    Else one client could end everybody's run by saying that it has spent a fortune.
+    """
+    if most is None:
+        return 0.0
+    good = isinstance(charged, float) and 0 <= charged <= most * (1 + 1e-9)
+    _require(good, f"has charged itself {shown(charged)} releases, and can't have")
+    return float(charged)
+
+
+def _sound(release: Array) -> BadReplyError | None:
+    """What is wrong with the numbers of a release, if anything."""
+    if not np.isfinite(release).all():
+        return BadReplyError("is not finite")
+    if release.size and np.abs(release).max() > LARGEST:
+        return BadReplyError(f"has numbers beyond {LARGEST:g}")
+    return None

@@ -1,11 +1,13 @@
 """Which node speaks for which client.
 
 In a simulation any node can play any client, so the clients are dealt out to the nodes there are,
-one each or many. In a deployment each node speaks for one client, its owner, and says which.
+one each or many. In a deployment each node speaks for one client, its owner, and says which. What
+owners say about themselves is checked, and they are held to it for the whole run.
 """
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
@@ -13,12 +15,14 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedsofim.core.errors import ConfigError, require
-from fedsofim.federation.messages import HELLO, exchange, pack, unpack
-from fedsofim.privacy.refusals import RefusedError
+from fedsofim.core.errors import require
+from fedsofim.federation.decoding import shown
+from fedsofim.federation.messages import HELLO, exchange, pack, records
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
+# Seconds that a node may take to say who it is.
+GREETING = 60.0
 
 
 class Member(NamedTuple):
@@ -39,6 +43,14 @@ class Member(NamedTuple):
     classes: int = 0
 
 
+class NodeError(Exception):
+    """A node that can't take part, and why; `refused` if its owner does not want to."""
+
+    def __init__(self, reason: str, *, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
+
+
 class Roster:
     """The nodes of a run, as they come and go.
 
@@ -46,8 +58,10 @@ class Roster:
         clients: how many clients the run has.
         job: the run's config, which nodes are shown before they join.
         run: the run's own name.
-        features: how many features the model takes, if that is settled.
-        classes: how many classes the model tells apart, if that is settled.
+        owners_only: whether the nodes must be owners of data.
+        sizes: how many records each client said it has, where it said so before.
+        max_records: the most records that an owner is believed to have.
+        max_features: the most features that an owner is believed to have.
     """
 
     def __init__(
@@ -56,56 +70,90 @@ class Roster:
         clients: int,
         job: str,
         run: str = "",
-        features: int | None = None,
-        classes: int | None = None,
+        owners_only: bool = False,
+        sizes: Mapping[int, int] | None = None,
+        max_records: int = 10_000_000,
+        max_features: int = 100_000,
     ) -> None:
         self.clients, self.job, self.run = clients, job, run
-        self.features, self.classes = features, classes
+        self.owners_only = owners_only
+        self.max_records, self.max_features = max_records, max_features
+        self.sizes = dict(sizes or {})
+        # What the model takes and tells apart, when that is settled.
+        self.features: int | None = None
+        self.classes: int | None = None
         self.members: dict[int, Member] = {}
         self.problems: dict[int, str] = {}
         self.refused: set[int] = set()
-        self._asked: dict[int, float] = {}
+        self._next: dict[int, float] = {}  # when to ask a node again
+        self._patience: dict[int, float] = {}  # how long to leave a silent one alone
 
     @property
     def deployed(self) -> bool:
         """Whether the nodes are owners of data."""
-        return any(member.owner for member in self.members.values())
+        return self.owners_only or any(member.owner for member in self.members.values())
 
     def holders(self, grid: Grid, wanted: Sequence[int] | None = None) -> dict[int, list[int]]:
         """For whom, of the clients that are wanted, each node that is there now speaks."""
         wanted = range(self.clients) if wanted is None else wanted
         present = [node for node in sorted(grid.get_node_ids()) if node in self.members]
         if self.deployed:
-            speaks = {node: [self.members[node].client] for node in present}
-            return {node: [i] for node, (i,) in speaks.items() if i in wanted}
+            fitting = self._fitting()
+            speaks = {node: fitting[node].client for node in present if node in fitting}
+            return {node: [i] for node, i in speaks.items() if i in wanted}
         dealt = {node: list(wanted[k :: len(present)]) for k, node in enumerate(present)}
         return {node: clients for node, clients in dealt.items() if clients}
 
+    def shape(self) -> tuple[int, int]:
+        """Features and classes of the model: as settled, else what most owners say."""
+        owners = [member for member in self.members.values() if member.owner]
+        said = Counter((owner.features, owner.classes) for owner in owners)
+        features, classes = said.most_common(1)[0][0] if said else (0, 0)
+        return self.features or features, self.classes or classes
+
+    def _fitting(self) -> dict[int, Member]:
+        """The owners whose records fit the model; the others are told apart in `missing`."""
+        right = self.shape()
+        return {
+            node: member
+            for node, member in self.members.items()
+            if member.owner and (member.features, member.classes) == right
+        }
+
     def wait(
-        self, grid: Grid, least: int, seconds: float, wanted: Sequence[int] | None = None
+        self,
+        grid: Grid,
+        least: int,
+        seconds: float,
+        wanted: Sequence[int] | None = None,
+        *,
+        enough: int | None = None,
     ) -> bool:
-        """Wait until `least` clients are there; says whom it waits for, and whether they came.
+        """Wait for `least` clients; says whom it waits for, and whether enough came.
 
         Args:
             grid: where nodes appear.
-            least: how many clients are enough.
+            least: how many clients to wait for.
             seconds: how long to wait.
             wanted: the clients that count; all by default.
+            enough: how many do when the time is up; `least` by default.
         """
         deadline, said = time.monotonic() + seconds, ""
+        enough = least if enough is None else enough
         while True:
             self._greet(grid)
-            if len(self.here(grid, wanted)) >= least:
-                return True
+            here, told = len(self.here(grid, wanted)), self.missing(grid, wanted)
             # An owner that refuses will not change its mind by being waited for.
-            told = self.missing(grid, wanted)
-            require(least <= self.clients - len(self.refused), f"can't go on without {told}")
+            willing = self.clients - len(self.refused)
+            if here >= min(least, max(enough, willing)):
+                return True
+            require(enough <= willing, f"can't go on without {told}")
             if told != said:
                 log(INFO, "Waiting for %s", told)
                 said = told
             if time.monotonic() > deadline:
                 log(WARNING, "Waited %.0f s for %s", seconds, told)
-                return False
+                return here >= enough
             time.sleep(LOOK)
 
     def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
@@ -118,76 +166,110 @@ class Roster:
         if not self.members and not self.problems:
             return "the first node to connect"
         names = ", ".join(str(i) for i in wanted or range(self.clients) if i not in here)
-        reasons = "; ".join(sorted(set(self.problems.values())))
+        reasons = "; ".join(sorted({*self.problems.values(), *self._misfits()}))
         return f"client {names} of {self.clients}" + (f" ({reasons})" if reasons else "")
+
+    def _misfits(self) -> list[str]:
+        """What is wrong with the records of owners that are there and don't fit the model."""
+        if not self.deployed:
+            return []
+        right, fitting = (
+            dict(zip(("features", "classes"), self.shape(), strict=True)),
+            self._fitting(),
+        )
+        return [
+            f"client {member.client}: its records have {getattr(member, what)} {what}, not {number}"
+            for node, member in self.members.items()
+            if member.owner and node not in fitting
+            for what, number in right.items()
+            if getattr(member, what) != number
+        ]
 
     def _greet(self, grid: Grid) -> None:
         """Ask every new node who it is."""
         now, present = time.monotonic(), set(grid.get_node_ids())
-        new = [
-            node
-            for node in sorted(present - set(self.members))
-            if now - self._asked.get(node, -AGAIN) >= AGAIN
-        ]
-        self._asked |= dict.fromkeys(new, now)
+        new = sorted(n for n in present - set(self.members) if now >= self._next.get(n, now))
         content = {"job": self.job, "run": self.run, "population": self.clients}
         sent = [Message(pack({}, content), node, HELLO) for node in new]
-        replies = exchange(grid, sent, timeout=60)
+        replies = exchange(grid, sent, timeout=GREETING, singly=True)
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         answers = {nodes.get(reply.metadata.reply_to_message_id): reply for reply in replies}
-        for node in sorted(node for node in answers if node is not None):
-            reply = answers[node]
+        for node in new:
+            self._next[node] = time.monotonic() + AGAIN
             try:
-                self.members[node] = self._admit(reply, present)
+                self.members[node] = self._admit(answers.get(node), present)
                 self.problems.pop(node, None)
                 self.refused.discard(node)
-            except ConfigError as error:
-                if isinstance(error, RefusedError):
-                    self.refused.add(node)
-                if self.problems.get(node) != str(error):
-                    log(WARNING, "A node can't take part: %s", error)
-                self.problems[node] = str(error)
+            except NodeError as error:
+                self._turn_away(node, error)
+        for node in set(new) - answers.keys():  # else it could hold up every round
+            self._patience[node] = 4 * self._patience.get(node, AGAIN)
+            self._next[node] += self._patience[node]
+        self._part_owners()
 
-    def _admit(self, reply: Message, present: set[int]) -> Member:
-        """Check what a node says about itself."""
-        if reply.has_error():
-            raise ConfigError(f"it failed: {reply.error.reason}")
+    def _turn_away(self, node: int, why: NodeError) -> None:
+        if why.refused:
+            self.refused.add(node)
+        if self.problems.get(node) != str(why):
+            log(WARNING, "A node can't take part: %s", why)
+        self.problems[node] = str(why)
+
+    def _part_owners(self) -> None:
+        """Where one node owns data, those that would play clients have no place."""
+        players = [node for node, member in self.members.items() if not member.owner]
+        for node in players if self.deployed else []:
+            del self.members[node]
+            self._turn_away(
+                node, NodeError("simulated nodes and owners of data can't train together")
+            )
+
+    def _admit(self, reply: Message | None, present: set[int]) -> Member:
+        """Check what a node says about itself, whatever that is."""
+        if reply is None:
+            raise NodeError(f"it did not say who it is within {GREETING:g} s")
         try:
-            values = unpack(reply.content)[1]
+            if reply.has_error():
+                raise NodeError(f"it failed: {shown(reply.error.reason)}")
+            values = records(reply.content)[1]
             if values.get("error"):
-                kind = RefusedError if values.get("refused") else ConfigError
-                raise kind(f"client {values.get('client')}: {values['error']}")
-            member = _member(values)
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"it answers in another language ({error})") from None
-        if self.members and member.owner != self.deployed:
-            raise ConfigError("simulated nodes and owners of data can't train together")
-        if member.owner:
-            self._check_owner(member, present)
-        return member
+                told = f"client {shown(values.get('client'))}: {shown(values['error'])}"
+                raise NodeError(told, refused=values.get("refused") is True)
+            member = self._member(values)
+            if member.owner:
+                self._check_owner(member, present)
+            return member
+        except NodeError:
+            raise
+        except Exception as error:
+            raise NodeError(f"it answers in another language ({type(error).__name__})") from None
 
-    def _check_owner(self, member: Member, present: set[int]) -> None:
-        i = member.client
-        if not 0 <= i < self.clients:
-            raise ConfigError(
-                f"client {i}: there are {self.clients} clients, numbered from 0; "
+    def _member(self, values: Mapping[str, Any]) -> Member:
+        """What a node says it is, in numbers that can be."""
+        if values["owner"] is not True:
+            return Member(owner=False)
+        i = values["client"]
+        if type(i) is not int or not 0 <= i < self.clients:
+            raise NodeError(
+                f"client {shown(i)}: there are {self.clients} clients, numbered from 0; "
                 "set partition.clients, or the node's number"
             )
+        limits = {"size": self.max_records, "features": self.max_features, "classes": 1_000_000}
+        for what, most in limits.items():
+            said = values[what]
+            if type(said) is not int or not 1 <= said <= most:
+                raise NodeError(
+                    f"client {i}: {what}={shown(said)}: must be a number from 1 to {most}"
+                )
+        return Member(True, i, *(values[what] for what in limits))
+
+    def _check_owner(self, member: Member, present: set[int]) -> None:
+        """One node a client, and the same client as before."""
+        i = member.client
         for node, other in list(self.members.items()):
             if other.client == i and node in present:
-                raise ConfigError(f"client {i}: another node speaks for it already")
+                raise NodeError(f"client {i}: another node speaks for it already")
             if other.client == i:
                 del self.members[node]  # it left and came back as another node
-        first = next(iter(self.members.values()), member)
-        for what in ("features", "classes"):
-            has, wanted = getattr(member, what), getattr(self, what) or getattr(first, what)
-            if has != wanted:
-                raise ConfigError(f"client {i}: its records have {has} {what}, not {wanted}")
-
-
-def _member(values: dict[str, Any]) -> Member:
-    if not values["owner"]:
-        return Member(owner=False)
-    return Member(True, *(int(values[key]) for key in Member._fields[1:]))
+        known = self.sizes.setdefault(i, member.size)
+        if member.size != known:
+            raise NodeError(f"client {i}: has {member.size} records, and said {known} before")

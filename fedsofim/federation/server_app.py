@@ -18,17 +18,16 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedsofim.config.compose import make_absolute
-from fedsofim.config.overrides import compose_told
-from fedsofim.config.schema import parse
+from fedsofim.config.compose import compose, make_absolute
+from fedsofim.config.schema import Config, parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
-from fedsofim.engines.flower import over
-from fedsofim.federation import deployed as deployment
+from fedsofim.engines.flower import flower_engine
+from fedsofim.federation import deployed
 from fedsofim.federation.roster import Roster
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
-from fedsofim.runs.experiment import prepare
+from fedsofim.runs.observer import Text
 
 app = ServerApp()
 
@@ -55,27 +54,48 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
     path = _path(resume) if resume else None
     values = RunDir.open(path).config() if path else _compose(overrides)
     config = parse(values)
-    test = deployment.test_set(config)
     record = RunDir(path).read_json("partition.json") if path else {}
-    roster = Roster(
+    roster = _roster(config, record)
+    wait, clients = config.engine.wait, config.partition.clients
+    _require_nodes(roster, grid, wait, roster.wait(grid, 1, wait))
+    if not roster.deployed:
+        engine = flower_engine(grid)
+        if path:
+            return session.resume(path, engine=engine, observer=Text())
+        return session.run(values, engine=engine, observer=Text())
+    test = deployed.load_test_set(config)
+    roster.features = None if test is None else test.x.shape[0] - 1
+    roster.classes = config.dataset.classes if test is None else len(test.target)
+    enough = config.engine.min_clients or clients
+    came = roster.wait(grid, enough if path else clients, wait, enough=enough)
+    _require_nodes(roster, grid, wait, came)
+    experiment = deployed.prepare(config, test, roster, record)
+    engine = flower_engine(grid, roster)
+    if path:
+        return session.resume(path, experiment=experiment, engine=engine, observer=Text())
+    return session.run(values, experiment=experiment, engine=engine, observer=Text())
+
+
+def _roster(config: Config, record: dict[str, Any]) -> Roster:
+    """Who is to be met; a run that is continued holds owners to what they said at first."""
+    return Roster(
         clients=config.partition.clients,
         job=config.text,
         run=record.get("run") or secrets.token_hex(16),
-        features=None if test is None else test.x.shape[0] - 1,
-        classes=config.dataset.classes if test is None else len(test.target),
+        owners_only=config.dataset.name == "owners",
+        sizes={i: size for i, size in enumerate(record.get("sizes", [])) if size},
+        max_records=config.engine.max_records,
+        max_features=config.engine.max_features,
     )
-    least = config.partition.clients if not path else config.engine.min_clients
-    if not roster.wait(grid, least or config.partition.clients, config.engine.wait):
-        raise ConfigError(f"waited {config.engine.wait:g} s in vain for {roster.missing(grid)}")
-    engine = over(grid, roster)
-    experiment = deployment.prepare(config, test, roster) if roster.deployed else prepare(config)
-    if path:
-        return session.resume(path, experiment=experiment, engine=engine)
-    return session.run(values, experiment=experiment, engine=engine)
+
+
+def _require_nodes(roster: Roster, grid: Grid, wait: float, came: bool) -> None:
+    if not came:
+        raise ConfigError(f"waited {wait:g} s in vain for {roster.missing(grid)}")
 
 
 def _compose(overrides: str) -> dict[str, Any]:
-    values = compose_told(["engine=flower", *shlex.split(overrides)])
+    values = compose(["engine=flower", *shlex.split(overrides)])
     require(values["engine"]["name"] == "flower", "engine: 'flwr run' chooses it")
     make_absolute(values, editable_root() or Path.cwd())
     output = values["output"]

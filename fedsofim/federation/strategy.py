@@ -1,8 +1,8 @@
 """Every method as a Flower strategy: messages in, arrays out, one rule in between."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -14,11 +14,12 @@ from flwr.supercore import log
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.participation import SETUP
-from fedsofim.federation.messages import RELEASE, encode, exchange, pack, unpack
-from fedsofim.federation.quorum import Terms
-from fedsofim.federation.replies import MEMORY, BadReplyError, Part, read
+from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
+from fedsofim.federation.quorum import Quorum
+from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.roster import Roster
-from fedsofim.strategies.rule import Rule, ServerState, aggregate, broadcast, start, step
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import Rule, ServerState, broadcast, start, step
 
 # Called after every round: the strategy, the aggregate or None, and the replies that were dropped.
 OnRound = Callable[["RuleStrategy", Array | None, list[str]], bool]
@@ -34,7 +35,7 @@ class RuleStrategy(Strategy):
 
     Args:
         rule: what to do with an aggregate.
-        terms: on what terms clients take part.
+        quorum: who is asked in a round, and whose answers make it.
         state: where to begin; by default `start` makes the state from its initial arrays.
         memory: what the clients of a simulation remember, stacked, by name.
         roster: the nodes, if they were met already.
@@ -42,12 +43,10 @@ class RuleStrategy(Strategy):
         refresh: applied to the state after every round, to renew what all clients receive.
     """
 
-    kind: ClassVar[type[Rule]] = Rule  # type: ignore[type-abstract]
-
     def __init__(
         self,
         rule: Rule,
-        terms: Terms,
+        quorum: Quorum,
         *,
         state: ServerState | None = None,
         memory: Mapping[str, Array] | None = None,
@@ -55,12 +54,15 @@ class RuleStrategy(Strategy):
         on_round: OnRound | None = None,
         refresh: Callable[[ServerState], ServerState] = lambda state: state,
     ) -> None:
-        require(isinstance(rule, self.kind), f"{type(self).__name__} takes a {self.kind.__name__}")
-        self.rule, self.terms, self.on_round, self.refresh = rule, terms, on_round, refresh
+        self.rule, self.quorum, self.on_round, self.refresh = rule, quorum, on_round, refresh
         self.memory = {name: rows.copy() for name, rows in (memory or {}).items()}
-        self.roster = roster or Roster(clients=terms.clients, job=terms.job, run=terms.run)
+        self.roster = roster or Roster(clients=quorum.clients, job=quorum.job, run=quorum.run)
         self.refusals: dict[int, str] = {}
-        self.charged = 0.0
+        # What each owner has charged itself in this run, in releases of a clipped sum.
+        self.charged: dict[int, float] = {}
+        self._met = roster is not None
+        self._asks: Counter[int] = Counter()
+        self._began = state.t if state else 0
         self._state = state
         self._t = 0
         self._shape: tuple[int, ...] = ()
@@ -85,22 +87,26 @@ class RuleStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train over `grid` from `initial_arrays`, which hold `theta`, to the last round.
+        """Train over `grid` from `initial_arrays`, which hold theta alone, to the last round.
 
-        The rounds and the time-out are those of the terms, for which the noise was made.
+        The rounds and the time-out are those of the quorum, for which the noise was made.
         """
-        terms = self.terms
-        require(num_rounds in (0, terms.rounds), f"the terms are for {terms.rounds} rounds")
+        quorum = self.quorum
+        require(
+            num_rounds in (0, quorum.rounds),
+            f"num_rounds={num_rounds}: the noise is made for {quorum.rounds} rounds",
+        )
         if self._state is None:
-            require(initial_arrays is not None, "initial_arrays: must hold theta")
+            require(len(initial_arrays or ()) == 1, "initial_arrays: must hold theta alone")
             assert initial_arrays is not None
-            self._state = start(self.rule, initial_arrays["theta"].numpy())
+            (theta,) = initial_arrays.values()
+            self._state = start(self.rule, theta.numpy())
         self.summary()
-        if self.state.t == 0:
-            self._wait(grid, SETUP, terms.clients)  # the whole population, before anything begins
+        if self.state.t == 0 and not self._met:
+            self._wait(grid, SETUP, quorum.clients)  # the whole population, before anything begins
         self._set_up(grid, train_config or ConfigRecord())
         result = Result()
-        while self.state.t < terms.rounds:
+        while self.state.t < quorum.rounds:
             t = self.state.t
             G = self._round(grid, train_config or ConfigRecord())
             result.arrays = self._arrays()
@@ -126,53 +132,56 @@ class RuleStrategy(Strategy):
         if self._gather(grid, config, t):
             return self._G
         told = f"round {t + 1}: {self._shortage()}"
-        require(self.terms.on_missing == "skip", told)
+        require(self.quorum.on_missing == "skip", told)
         log(WARNING, "Skipping %s", told)
         # The releases were made and stay charged, so the round is used up without a step.
         self._state = self.refresh(self.state._replace(t=t + 1))
         return None
 
     def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
-        """Ask until there are enough good replies, as often as the terms allow."""
-        terms = self.terms
+        """Ask until there are enough good replies, as often as the quorum allows."""
+        quorum = self.quorum
         self._t, self._parts, self._dropped = t, {}, {}
-        for attempt in range(1 + terms.max_repeats):
+        for attempt in range(1 + quorum.max_repeats):
             if attempt:
                 log(INFO, "Round %d: asking the missing clients again", t + 1)
-            self._wait(grid, t, terms.enough(t))
+            self._wait(grid, t, quorum.enough(t))
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            self.aggregate_train(t + 1, exchange(grid, sent, terms.timeout))
-            if len(self._parts) >= terms.enough(t):
+            came = exchange(grid, sent, quorum.timeout, singly=self.roster.deployed)
+            self.aggregate_train(t + 1, came)
+            if len(self._parts) >= quorum.enough(t):
                 return True
-            if terms.on_missing == "skip" and t != SETUP:
+            if quorum.on_missing == "skip" and t != SETUP:
                 break
         return False
 
     def _wait(self, grid: Grid, t: int, least: int) -> None:
         """Wait for the clients of round `t`; without enough of them it can only be skipped."""
-        terms = self.terms
-        wanted = [i for i in terms.wanted(t) if i not in self.refusals]
-        require(len(wanted) >= terms.enough(t), f"too many clients refuse ({self._reasons()})")
-        came = self.roster.wait(grid, min(least, len(wanted)), terms.wait, wanted)
+        quorum = self.quorum
+        wanted = [i for i in quorum.wanted(t) if i not in self.refusals]
+        require(len(wanted) >= quorum.enough(t), f"too many clients refuse ({self._reasons()})")
+        least, enough = min(least, len(wanted)), quorum.enough(t)
+        came = self.roster.wait(grid, least, quorum.wait, wanted, enough=enough)
         require(
-            came or (terms.on_missing == "skip" and t > 0),
-            f"waited {terms.wait:g} s in vain for {self.roster.missing(grid, wanted)}",
+            came or (quorum.on_missing == "skip" and t > 0),
+            f"waited {quorum.wait:g} s in vain for {self.roster.missing(grid, wanted)}",
         )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask every client whose release of this round is missing for it."""
-        state, terms = self.state, self.terms
+        state, quorum = self.state, self.quorum
         received = encode({} if self._t == SETUP else broadcast(self.rule, state))
-        values = {**config, "job": terms.job, "run": terms.run, "round": self._t}
+        values = {**config, "job": quorum.job, "run": quorum.run, "round": self._t}
         self._sent = []
-        missing = [i for i in terms.wanted(self._t) if i not in {*self._parts, *self.refusals}]
+        missing = [i for i in quorum.wanted(self._t) if i not in {*self._parts, *self.refusals}]
         for node, asked in self.roster.holders(grid, missing).items():
             kept = {} if self._t == SETUP else self.memory
             memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
             content = pack(memory, {**values, "clients": asked}, **received)
             message = Message(content, node, RELEASE, group_id=str(server_round))
+            self._asks.update(asked if self._t != SETUP else ())
             self._sent.append((message, asked))
         for i in set(missing).difference(*(asked for _, asked in self._sent)):
             self._dropped[i] = "not connected"
@@ -192,14 +201,15 @@ class RuleStrategy(Strategy):
             silent -= set(clients)
             self._take(reply, clients)
         for i in silent:
-            self._drop(i, BadReplyError(f"no reply within {self.terms.timeout:g} s"))
+            self._drop(i, BadReplyError(f"no reply within {self.quorum.timeout:g} s"))
         counts = MetricRecord({"replies": len(self._parts), "dropped": len(self._dropped)})
-        if len(self._parts) < self.terms.enough(self._t) or self._t == SETUP:
+        if len(self._parts) < self.quorum.enough(self._t) or self._t == SETUP:
             return None, counts
         self._G = self._aggregate()
-        self._state = self.refresh(step(self.rule, self.state, self._G, self.terms.rounds))
+        self._state = self.refresh(step(self.rule, self.state, self._G, self.quorum.rounds))
         for i, part in self._parts.items():
             for name, row in part.memory.items():
+                self.memory[name] = self.memory[name].astype(row.dtype, copy=False)
                 self.memory[name][i] = row
         return self._arrays(), counts
 
@@ -208,34 +218,49 @@ class RuleStrategy(Strategy):
         parts = [self._parts[i] for i in sorted(self._parts)]
         sizes = np.array([part.size for part in parts])
         releases = np.stack([part.release for part in parts])
-        return aggregate(releases, sizes, self.terms.aggregation)
+        how, fraction = self.quorum.aggregation, self.quorum.malicious_fraction
+        return aggregate(releases, sizes, how, fraction)
 
     def _take(self, reply: Message, clients: list[int]) -> None:
         """Keep what is good of a reply, and name what is not."""
-        theta = self.state.theta
-        try:
-            if reply.has_error():
-                raise BadReplyError(f"failed: {reply.error.reason}")
-            parts = read(
-                *unpack(reply.content),
-                asked=clients,
-                t=self._t,
-                shape=self._shape,
-                dtype=theta.dtype,
-                memory={} if self._t == SETUP else self.memory,
-            )
-        except BadReplyError as error:
-            parts = dict.fromkeys(clients, error)
-        except (KeyError, TypeError, ValueError) as error:
-            parts = dict.fromkeys(clients, BadReplyError(f"can't be read ({error})"))
-        for i, part in parts.items():
+        for i, part in parts_of(reply, self._asked(clients)).items():
             if isinstance(part, BadReplyError):
                 self._drop(i, part)
             elif i in self._parts:
                 self._drop(i, BadReplyError("replied twice; the first reply counts"))
             else:
                 self._parts[i] = part
-                self.charged = max(self.charged, part.charged)
+                self.roster.sizes.setdefault(i, part.size)
+                self.charged[i] = part.charged
+
+    def _asked(self, clients: list[int]) -> Asked:
+        """What the reply to this round's question must look like."""
+        most = None
+        if self.roster.deployed:
+            # A client that lost its release charges itself anew, each time that it is asked.
+            before = (1 + self._began) * (1 + self.quorum.max_repeats)
+            most = self.quorum.most(before + max(self._asks[i] for i in clients))
+        return Asked(
+            clients=clients,
+            t=self._t,
+            shape=self._shape,
+            dtype=self.state.theta.dtype,
+            sizes=self.roster.sizes,
+            most=most,
+            memory={} if self._t == SETUP else self.memory,
+        )
+
+    def dismiss(self, client: int, why: str) -> None:
+        """Ask this client no more."""
+        if client not in self.refusals:
+            log(WARNING, "Client %d is asked no more: %s", client, why)
+        self.refusals[client] = why
+
+    def can_go_on(self) -> bool:
+        """Whether enough clients are left for the next round."""
+        t = self.state.t
+        willing = [i for i in self.quorum.wanted(t) if i not in self.refusals]
+        return len(willing) >= self.quorum.enough(t)
 
     def _drop(self, client: int, why: BadReplyError) -> None:
         log(WARNING, "Round %d: dropped client %d: %s", self._t + 1, client, why)
@@ -244,8 +269,8 @@ class RuleStrategy(Strategy):
             self.refusals[client] = str(why)
 
     def _shortage(self) -> str:
-        replies = f"{len(self._parts)} good replies, {self.terms.enough(self._t)} are needed"
-        return f"{replies} ({self._reasons()})"
+        good, enough = len(self._parts), self.quorum.enough(self._t)
+        return f"{good} good replies, {enough} are needed ({self._reasons()})"
 
     def _reasons(self) -> str:
         reasons = {**self._dropped, **self.refusals}
@@ -267,6 +292,6 @@ class RuleStrategy(Strategy):
         return None
 
     def summary(self) -> None:
-        """Say in the log on what terms clients take part."""
-        terms = self.terms
-        log(INFO, "%s: %d clients, %d rounds", type(self).__name__, terms.clients, terms.rounds)
+        """Say in the log what begins."""
+        name, clients, rounds = type(self.rule).__name__, self.quorum.clients, self.quorum.rounds
+        log(INFO, "%s: %d clients, %d rounds", name, clients, rounds)

@@ -18,6 +18,8 @@ from numpy.typing import DTypeLike
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
+from fedsofim.core.sums import BoundedSum
+from fedsofim.models import exact_sums
 from fedsofim.models.records import Covariances, Factors, Records
 
 try:
@@ -64,6 +66,11 @@ class Examples(NamedTuple):
         """How many examples there are."""
         return int(self.x.shape[1])
 
+    @property
+    def labels(self) -> Array:
+        """The class of each example, `(N,)`."""
+        return np.asarray(self.target.argmax(axis=0))
+
     def part(self, which: slice | Array) -> "Examples":
         """Some of the examples: views of neighbours, else dense copies."""
         neighbours = isinstance(which, slice) and which.step is None
@@ -79,7 +86,7 @@ class Examples(NamedTuple):
         for start in range(0, self.size, size):
             yield self.part(slice(start, start + size))
 
-    def under(self, factors: Factors) -> "Examples":
+    def with_transform(self, factors: Factors) -> "Examples":
         """The same examples, whose gradients are transformed before they are clipped."""
         U_G, U_A, before = factors.U_G, factors.U_A, self.transformed
         if before is not None and np.array_equal(before.U_A, U_A):
@@ -91,9 +98,20 @@ class Examples(NamedTuple):
             norm[part] = _norm(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
-    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
-        """The sum of these examples' clipped gradients; see `clipped_gradient_sum`."""
-        return clipped_gradient_sum(theta, self, clip)
+    def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
+        """The sum of these examples' clipped gradients, in integers if it must be exact."""
+        if not exact or np.isinf(clip).all():  # without a clip there is no bound to prove
+            return BoundedSum(clipped_gradient_sum(theta, self, clip), clip)
+        t = self.transformed
+        factors = None if t is None else Factors(t.U_G, t.U_A)
+        return exact_sums.gradient_sum(theta, self.x, self.target, clip, factors)
+
+    def second_moment(self, bound: float, exact: bool = False) -> BoundedSum:
+        r"""The sum of $\tilde x\tilde x^\top$, features clipped to norm `bound`, `(F+1, F+1)`."""
+        if exact:
+            return exact_sums.second_moment(self.x, bound)
+        x = self.x * np.minimum(1, bound / self.norm)
+        return BoundedSum(x @ x.T, bound**2)
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy on these examples."""
@@ -180,8 +198,9 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
 
     Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
-    `clip`, whatever the features and the transform are: an example whose gradient is not finite, or
-    too large to be clipped with care, contributes zero.
+    `clip`, up to rounding: an example whose gradient is not finite, or too large to be clipped with
+    care, contributes zero. But float32 rounds the sum of many records, a transform of the whole sum
+    magnifies that, and so this is for simulations. What leaves a machine is of `exact_sums`.
 
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models import head
 from fedsofim.models.records import Records
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Network(Protocol):
@@ -24,7 +27,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(ABC):
-    """A kind of model.
+    """A kind of model; its fields are its settings.
 
     Attributes:
         name: what the config calls it.
@@ -33,6 +36,10 @@ class Model(ABC):
 
     name: ClassVar[str]
     linear: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = vars(cls).get("name", cls.__name__)
 
     @abstractmethod
     def network(self, shape: tuple[int, ...], classes: int) -> Network:
@@ -68,7 +75,7 @@ class Head(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Deep(Model):
-    """A network of Linear and Conv2d layers, in torch.
+    """A network of Linear and Conv2d layers, in torch; a kind of it says which, in `module`.
 
     Attributes:
         microbatch: records whose gradients are held at a time; for memory, not for results.
@@ -78,6 +85,19 @@ class Deep(Model):
 
     def __post_init__(self) -> None:
         require(self.microbatch >= 1, f"microbatch={self.microbatch}: must be at least 1")
+
+    @abstractmethod
+    def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
+        """The module that gives logits `(N, classes)` for records of this shape."""
+
+    def network(self, shape: tuple[int, ...], classes: int) -> Network:
+        try:
+            from fedsofim.models.networks import DeepNetwork
+        except ModuleNotFoundError as error:
+            needs = f"model={self.name}: needs torch; pip install 'fedsofim[vision]'"
+            require(error.name != "torch", needs)
+            raise
+        return DeepNetwork(self.module(shape, classes), classes, self.microbatch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +120,15 @@ class CNN(Deep):
         require(self.width >= 1, f"width={self.width}: must be at least 1")
         require(self.blocks >= 1, f"blocks={self.blocks}: must be at least 1")
 
-    def network(self, shape: tuple[int, ...], classes: int) -> Network:
-        deep, modules = _torch_side(self.name)
+    def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
+        from fedsofim.models.modules import cnn
+
         require(len(shape) == 3, f"model=cnn: takes images, not {shape} features; use model=mlp")
         require(
             min(shape[1:]) >= 2**self.blocks,
             f"model.blocks={self.blocks}: {shape[1]} x {shape[2]} images are too small for it",
         )
-        module = modules.cnn(shape, classes, self.width, self.blocks, self.activation)
-        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
-        return network
+        return cnn(shape, classes, self.width, self.blocks, self.activation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +151,10 @@ class MLP(Deep):
         require(self.width >= 1, f"width={self.width}: must be at least 1")
         require(self.layers >= 0, f"layers={self.layers}: must be >= 0")
 
-    def network(self, shape: tuple[int, ...], classes: int) -> Network:
-        deep, modules = _torch_side(self.name)
-        module = modules.mlp(shape, classes, self.width, self.layers, self.activation)
-        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
-        return network
+    def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
+        from fedsofim.models.modules import mlp
+
+        return mlp(shape, classes, self.width, self.layers, self.activation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,22 +169,10 @@ class Module(Deep):
     name: ClassVar[str] = "module"
     factory: str
 
-    def network(self, shape: tuple[int, ...], classes: int) -> Network:
-        deep, modules = _torch_side(self.name)
-        module = modules.from_factory(self.factory, shape, classes)
-        network: Network = deep.DeepNetwork(module, classes, self.microbatch)
-        return network
+    def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
+        from fedsofim.models.modules import from_factory
 
-
-def _torch_side(name: str) -> tuple[Any, Any]:
-    """The modules that need torch, which a linear head does without."""
-    try:
-        from fedsofim.models import modules
-        from fedsofim.models import networks as deep
-    except ModuleNotFoundError as error:
-        require(error.name != "torch", f"model={name}: needs torch; pip install 'fedsofim[vision]'")
-        raise
-    return deep, modules
+        return from_factory(self.factory, shape, classes)
 
 
 MODELS: dict[str, type[Model]] = {m.name: m for m in (Head, CNN, MLP, Module)}

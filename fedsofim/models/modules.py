@@ -1,12 +1,12 @@
 """Networks in torch: the built-in ones, a user's own, and which layers they may have."""
 
-import importlib
 import math
 from collections.abc import Sequence
 
 from torch import nn
 
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.errors import require
+from fedsofim.core.loading import load_object
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -39,13 +39,9 @@ def mlp(
 
 def from_factory(factory: str, shape: Sequence[int], classes: int) -> nn.Module:
     """The module that a user's function `package.module:function` makes."""
-    place, _, name = factory.partition(":")
-    try:
-        make = getattr(importlib.import_module(place), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"model.factory={factory}: cannot be imported as package.module:function ({error})"
-        ) from None
+    make = load_object(factory, "model.factory")
+    require(callable(make), f"model.factory={factory}: is no function")
+    assert callable(make)
     module = make(tuple(shape), classes)
     require(isinstance(module, nn.Module), f"model.factory={factory}: gave no torch module")
     assert isinstance(module, nn.Module)

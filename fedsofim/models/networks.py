@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy, pad, unfold
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
+from fedsofim.core.sums import BoundedSum
+from fedsofim.models import exact_sums
 from fedsofim.models.modules import supported_layers
 from fedsofim.models.records import Covariances, Factors
 
@@ -154,11 +157,16 @@ class DeepRecords:
         """How many records there are."""
         return len(self.y)
 
+    @property
+    def labels(self) -> Array:
+        """The class of each record, `(N,)`."""
+        return self.y.numpy()
+
     def part(self, which: slice) -> "DeepRecords":
         """Some of the records."""
         return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
 
-    def under(self, factors: Factors) -> "DeepRecords":
+    def with_transform(self, factors: Factors) -> "DeepRecords":
         """The same records, whose gradients are transformed before they are clipped."""
         return DeepRecords(self.network, self.x, self.y, self.network.factor_pairs(factors))
 
@@ -181,21 +189,35 @@ class DeepRecords:
             gradients.append(g)
         return gradients
 
-    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
+    def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of the records' gradients, each clipped over all layers together to `clip`.
 
-        Replacing one record moves it by at most `2 clip`: an example whose gradient is not finite
-        contributes zero.
+        If `exact`, a record adds integers whose norm was checked in integers. How torch rounds its
+        gradient may depend on its place in the microbatch, but not on the others' numbers: the
+        bound is for replacing a record, not for adding one, which moves others to other places.
         """
         C = float(np.asarray(clip).item())  # one network, never a stack
+        if not exact or math.isinf(C):
+            return BoundedSum(self._fast_sum(theta, C), clip)
+        B, unit = exact_sums.grid(C, exact_sums.DEEP_BITS)
+        sums = np.zeros(self.network.size, np.int64)
+        for batch in self.batches():
+            g = torch.cat([part.flatten(1) for part in batch.gradients(theta)], dim=1)
+            columns = exact_sums.clipped_integers(g.double().numpy().T, B, unit)
+            sums += columns.sum(axis=1).astype(np.int64)
+        return BoundedSum(sums.reshape(theta.shape), B, unit)
+
+    def _fast_sum(self, theta: Array, C: float) -> Array:
+        """The sum in floats; an example whose gradient is not finite contributes zero."""
         total = [self.x.new_zeros(shape) for shape in self.network.shapes]
         for batch in self.batches():
             gradients = batch.gradients(theta)
-            norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
-            norm += torch.finfo(norm.dtype).tiny ** 0.5  # squares may have underflowed
-            weight = torch.ones_like(norm)
+            weight = self.x.new_ones(batch.size)
             if math.isfinite(C):
-                weight = torch.where(norm.isfinite(), C / norm.clamp(min=C), 0.0)
+                norms = [vector_norm(g.flatten(1), dim=1, dtype=torch.float64) for g in gradients]
+                norm = torch.stack(norms).norm(dim=0) * (1 + 4 * torch.finfo(weight.dtype).eps)
+                norm += torch.finfo(norm.dtype).tiny ** 0.5  # squares may have underflowed
+                weight = torch.where(norm.isfinite(), C / norm.clamp(min=C), 0.0).to(weight)
                 gradients = [g.nan_to_num(0.0, 0.0, 0.0) for g in gradients]
             for sum_, g in zip(total, gradients, strict=True):
                 sum_ += torch.tensordot(weight, g, dims=1)

@@ -6,6 +6,7 @@ A linear head and a deep network differ in how they compute these sums, and in n
 from typing import NamedTuple, Protocol, Self
 
 from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.sums import BoundedSum
 
 
 class Covariances(NamedTuple):
@@ -39,16 +40,21 @@ class Records(Protocol):
     def size(self) -> int:
         """How many records there are."""
 
+    @property
+    def labels(self) -> Array:
+        """The class of each record, `(N,)`. Not private: for a test set."""
+
     def part(self, which: slice) -> Self:
         """Some of the records."""
 
-    def under(self, factors: Factors) -> Self:
+    def with_transform(self, factors: Factors) -> Self:
         """The same records, whose gradients are transformed before they are clipped."""
 
-    def clipped_gradient_sum(self, theta: Array, clip: Scale) -> Array:
+    def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of the records' gradients, each transformed and then clipped to norm `clip`.
 
-        Replacing one record moves it by at most `2 clip`. It has the shape of `theta`.
+        It has the shape of `theta`. If `exact`, it is a sum of integers, and replacing a record
+        moves it by at most twice its bound, to the last bit; else it is fast, and float32 rounds.
         """
 
     def evaluate(self, theta: Array) -> tuple[float, float]:

@@ -7,9 +7,9 @@ nor that a run's terms are what they were.
 import hashlib
 import math
 
-from fedsofim.clients.program import Program
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.book import Account
+from fedsofim.privacy.disclosure import Discloses
 from fedsofim.privacy.ledger import Ledger
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 from fedsofim.privacy.plan import Plan
@@ -37,14 +37,15 @@ def setup_event(plan: Plan, adjacency: Adjacency) -> GaussianEvent | None:
     return GaussianEvent(setup.sensitivity * factor, setup.std)
 
 
-def digest_of(program: Program, plan: Plan) -> str:
+def digest_of(program: Discloses, plan: Plan) -> str:
     """A name for the terms: all that decides what a client computes and is charged."""
     return hashlib.sha256(repr((program, plan)).encode()).hexdigest()
 
 
-def agreed(ledger: Ledger, program: Program, plan: Plan, run: str) -> Account:
+def agreed(ledger: Ledger, program: Discloses, plan: Plan, run: str) -> Account:
     """The account of a run, if its charges are right for this program on these terms."""
-    moved = program.record_moves_others or program.uses_part
+    disclosure = program.disclosure
+    moved = disclosure.record_moves_others or disclosure.uses_part
     if moved and ledger.budget.adjacency == "add-remove":
         raise RefusedError(
             "the owner's budget is for adding or removing a record, which would change what this "
@@ -57,15 +58,17 @@ def agreed(ledger: Ledger, program: Program, plan: Plan, run: str) -> Account:
     return known
 
 
-def next_event(program: Program, plan: Plan, made: int, adjacency: Adjacency) -> GaussianEvent:
+def next_event(program: Discloses, plan: Plan, made: int, adjacency: Adjacency) -> GaussianEvent:
     """What the next release does to a record, after those that were made in this run."""
-    return event_of(plan, program.cost(made + 1) - program.cost(made), adjacency)
+    releases = program.disclosure.releases
+    return event_of(plan, releases(made + 1) - releases(made), adjacency)
 
 
-def check_ahead(ledger: Ledger, program: Program, plan: Plan, *, run: str, rounds: int) -> None:
+def check_ahead(ledger: Ledger, program: Discloses, plan: Plan, *, run: str, rounds: int) -> None:
     """Refuse a run that the budget does not cover to its end: better now than in the middle."""
     known = agreed(ledger, program, plan, run)
-    left = max(0.0, program.cost(rounds) - program.cost(min(known.made, rounds)))
+    releases = program.disclosure.releases
+    left = max(0.0, releases(rounds) - releases(min(known.made, rounds)))
     events = [event_of(plan, left, ledger.budget.adjacency)]
     setup = setup_event(plan, ledger.budget.adjacency)
     ledger.check(events if setup is None or known.set_up else [setup, *events], run)

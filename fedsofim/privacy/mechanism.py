@@ -1,19 +1,26 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.rng import noise_of
+from fedsofim.core.sums import BoundedSum
 
 Adjacency = Literal["replace-one", "add-remove"]
 
 
-class NormalSource(Protocol):
-    """What noise is drawn from: a seeded stream in a simulation, else `entropy.SystemNoise`."""
+class NoiseSource(Protocol):
+    """Where noise comes from: a seeded stream in a simulation, else `exact.ExactNoise`."""
 
-    def standard_normal(self, size: Any, dtype: Any) -> Array:
-        """Independent standard normal numbers."""
+    @property
+    def exact(self) -> bool:
+        """Whether it hides sums of exact integers, and no others."""
+
+    def gaussian(self, total: BoundedSum, noise_multiplier: Scale) -> Array:
+        """Independent noise of std `bound * noise_multiplier`, in the numbers of the sum."""
 
 
 def sensitivity(bound: float, adjacency: Adjacency) -> float:
@@ -25,32 +32,48 @@ def sensitivity(bound: float, adjacency: Adjacency) -> float:
     return 2 * bound if adjacency == "replace-one" else bound
 
 
-class BoundedSum(NamedTuple):
-    """A sum over records, and the Euclidean norm that no record's contribution exceeds."""
+class SeededNoise(NamedTuple):
+    """The fast noise of a simulation, in floats: whoever knows the seed can subtract it.
 
-    value: Array
-    bound: Scale
-
-
-def gaussian(like: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Array:
-    """Independent Gaussian noise for a bounded sum, of std `bound * noise_multiplier`.
-
-    The heads of a stack are separate experiments and share their draws, each at its own scale.
+    Nor is it exact: which floats can be noise, and how float32 sums round, gives records away to
+    those who look at the last bits. It is for experiments; what leaves a machine is `ExactNoise`'s.
     """
-    z, bound = noise_multiplier, like.bound
-    if isinstance(z, np.ndarray):
-        bound = np.where(z > 0, bound, 0).astype(z.dtype)  # without noise there may be no bound
-    elif z == 0:
-        return np.zeros_like(like.value)
-    noise = rng.standard_normal(like.value.shape[-2:], dtype=like.value.dtype)
-    return np.asarray(noise * (bound * z))
+
+    rng: np.random.Generator
+
+    @property
+    def exact(self) -> bool:
+        """It hides sums of floats."""
+        return False
+
+    def gaussian(self, total: BoundedSum, noise_multiplier: Scale) -> Array:
+        """Independent Gaussian noise for a bounded sum, of std `bound * noise_multiplier`.
+
+        The heads of a stack are separate experiments and share their draws, each at its own scale.
+        """
+        z, bound = noise_multiplier, total.bound
+        if isinstance(z, np.ndarray):
+            bound = np.where(z > 0, bound, 0).astype(z.dtype)  # without noise there may be no bound
+        elif z == 0:
+            return np.zeros_like(total.value)
+        noise = self.rng.standard_normal(total.value.shape[-2:], dtype=total.value.dtype)
+        return np.asarray(noise * (bound * z))
 
 
-def add_gaussian(total: BoundedSum, noise_multiplier: Scale, rng: NormalSource) -> Array:
+def seeded(seed: int, t: int) -> Callable[[int, int], SeededNoise]:
+    """The noise of every client of a simulation in round `t`, by client and number of the draw."""
+    streams = noise_of(seed, t)
+    return lambda client, draw: SeededNoise(streams(client, draw))
+
+
+def add_gaussian(total: BoundedSum, noise_multiplier: Scale, noise: NoiseSource) -> Array:
     r"""Release a bounded sum with independent Gaussian noise of std `bound * noise_multiplier`.
 
     Formally, one release is $\mu$-GDP with $\mu$ = sensitivity / std: 2 / noise_multiplier when a
     record may be replaced, 1 / noise_multiplier when it may be added or removed. A multiplier of
     zero adds nothing and protects nothing.
+
+    Returns:
+        The noisy sum, as floats: what was in units is multiplied with the unit.
     """
-    return total.value + gaussian(total, noise_multiplier, rng)
+    return (total.value + noise.gaussian(total, noise_multiplier)) * total.unit

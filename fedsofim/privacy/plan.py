@@ -9,8 +9,10 @@ from fedsofim.core.errors import require
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import Adjacency, sensitivity
 
-Aggregation = Literal["uniform", "size"]
 Trust = Literal["server", "aggregate"]
+
+# Publishing one record in a hundred, as it is, would keep this delta: no promise worth the name.
+LARGEST_DELTA = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,8 @@ class Privacy:
         adjacency: what may change about a record; client sizes are public either way.
         trust: who sees what. `server`: every single release, so each client hides its own records.
             `aggregate`: secure aggregation shows the sum alone, so the clients share the noise.
+        noise: of a simulation. `seeded` is fast and can be repeated; `exact` is what a deployed
+            client adds, integers from the system's entropy on sums of integers.
     """
 
     epsilon: float
@@ -34,10 +38,15 @@ class Privacy:
     noise_multiplier: float | None = None
     adjacency: Adjacency = "replace-one"
     trust: Trust = "server"
+    noise: Literal["seeded", "exact"] = "seeded"
 
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"epsilon={self.epsilon}: must be > 0 (inf for no privacy)")
-        require(0 < self.delta < 1, f"delta={self.delta}: must be between 0 and 1")
+        require(
+            0 < self.delta < LARGEST_DELTA,
+            f"delta={self.delta}: must be between 0 and {LARGEST_DELTA}; it is the chance that a "
+            "record is given away whole, so keep it below one over the number of records",
+        )
         clip, usual = self.clip, 1e-6 <= self.clip <= 1e6  # where float32 is exact enough
         require(usual or clip == math.inf, f"clip={clip}: must be between 1e-6 and 1e6, or inf")
         z = self.noise_multiplier
@@ -49,9 +58,26 @@ class Privacy:
             f"clip={self.clip}: without clipping no noise hides a record; "
             "give a finite clip, or privacy=none",
         )
+        require(
+            self.noise == "seeded" or self.trust == "server",
+            "noise=exact: its proof is for noise that one client adds alone; use trust=server",
+        )
+
+    def doubt(self, records: int) -> str | None:
+        """What is wrong with this delta for so many records, if anything.
+
+        To publish a record picked at random, as it is, is (0, 1/n)-DP: a delta above that would
+        allow it. n counts the records of all clients, as the promise is made to each of them.
+        """
+        if not (records and math.isfinite(self.epsilon) and self.delta > 1 / records):
+            return None
+        return (
+            f"privacy.delta={self.delta:g} is above one over the number of records, "
+            f"{1 / records:.2g}: giving a whole record away would keep this promise"
+        )
 
     def plan(
-        self, *, releases: float, clients: int, aggregation: Aggregation, setup_share: float = 0.0
+        self, *, releases: float, clients: int, aggregation: str, setup_share: float = 0.0
     ) -> "Plan":
         r"""The least noise that keeps the budget.
 
@@ -62,9 +88,10 @@ class Privacy:
             setup_share: the part of $\mu^2$ that a release before the first round may spend.
         """
         require(
-            not (self.trust == "aggregate" and aggregation == "uniform"),
+            self.trust == "server" or aggregation == "size",
             "trust=aggregate: needs aggregation=size; in the mean of per-client means a record of "
-            "a small client weighs more than the shared noise covers",
+            "a small client weighs more than the shared noise covers, and a robust mean sees "
+            "single releases",
         )
         z = self.noise_multiplier
         if z is None:

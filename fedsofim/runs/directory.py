@@ -8,7 +8,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,18 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedsofim.core.arrays import flatten, unflatten
+from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import write_whole
 from fedsofim.runs.experiment import RunState
+from fedsofim.runs.record import Record, Released
 
 Row = dict[str, Any]
+
+
+def _record_like(saved: Mapping[str, Any]) -> Record:
+    """A blank record with as many rows as the saved one."""
+    return Record(released=Released.blank(len(saved["record.released.std"])))
 
 
 def finite(value: Any) -> Any:
@@ -43,7 +50,7 @@ class RunDir:
         draft = cls(path.parent / f".{path.name}.{os.getpid()}")
         try:
             draft.path.mkdir(parents=True)
-            draft.write("config.yaml", yaml.safe_dump(dict(config), sort_keys=False).encode())
+            draft.write_config(config)
             draft.write_json("partition.json", partition)
             draft.write("metrics.jsonl", b"")
             draft.checkpoint(state)
@@ -71,6 +78,16 @@ class RunDir:
     def write(self, name: str, content: bytes) -> None:
         """Replace a file as a whole."""
         write_whole(self.path / name, content)
+
+    def write_config(self, config: Mapping[str, Any], note: str | None = None) -> None:
+        """Replace the config, with one more note above it on how the run was changed, if any."""
+        file = self.path / "config.yaml"
+        lines = file.read_text().splitlines() if file.is_file() else []
+        notes = [line for line in lines if line.startswith("#")] + ([f"# {note}"] if note else [])
+        text = "".join(f"{line}\n" for line in notes) + yaml.safe_dump(
+            dict(config), sort_keys=False
+        )
+        self.write("config.yaml", text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
         """Replace a JSON file as a whole."""
@@ -119,13 +136,31 @@ class RunDir:
 
     def restore(self, blank: RunState) -> RunState:
         """The saved state; `blank`, a fresh one, gives its shape, which must agree."""
+        with self._saved() as saved:
+            sized = blank._replace(record=_record_like(saved))
+            state: RunState = unflatten(sized, saved)
+        return state
+
+    def record(self) -> Record:
+        """What was released, and on what terms, without the rest of the state."""
+        with self._saved() as saved:
+            record: Record = unflatten(_record_like(saved), saved, "record.")
+        return record
+
+    def parameters(self) -> tuple[Array, int]:
+        """The saved parameters, and how many rounds they are of."""
+        with self._saved() as saved:
+            return saved["server.theta"], int(saved["server.t"])
+
+    @contextmanager
+    def _saved(self) -> Iterator[dict[str, Any]]:
+        """The arrays of the checkpoint; whatever is wrong with them is told in one line."""
         file = self.path / "checkpoint.npz"
         try:
             with np.load(file, allow_pickle=False) as saved:
-                state: RunState = unflatten(blank, dict(saved))
+                yield dict(saved)
         except Exception as error:  # a damaged archive can fail in any of its parts
             raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
-        return state
 
     def rewind(self, rounds: int) -> None:
         """Drop metrics rows beyond the first `rounds` rounds."""

@@ -5,6 +5,8 @@ import math
 import numpy as np
 
 from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.models.metrics import Metric
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, finite
 from fedsofim.runs.experiment import Experiment, RunState
@@ -12,6 +14,8 @@ from fedsofim.runs.experiment import Experiment, RunState
 
 def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
     """One row of the metrics; all from released values and the server's own test set.
+
+    Epsilon is that of the releases on record, not of the config's plan.
 
     Where clients have models of their own, the scores are those of the mean client on its own test
     set, which only a simulation knows; a deployment does not score them.
@@ -22,16 +26,29 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
         scores = personal.summarise(personal_scores(experiment, state))
     elif experiment.test.size and not config.client.keeps_models:
         scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
-    return {
+    row: Row = {
         "round": t,
         **scores,
         "loss": finite(scores["loss"]),
-        "epsilon": finite(config.epsilon(t)),
+        "epsilon": finite(state.record.epsilon(config, experiment.plan)),
         "gradient_norm": None if G is None else finite(float(np.linalg.norm(G))),
         "noise_norm": noise_norm(experiment, t - 1),
         "theta_norm": finite(float(np.linalg.norm(theta))),
         "seconds": round(seconds, 6),
     }
+    extra = extra_scores(experiment, state)
+    taken = ", ".join(row.keys() & extra.keys())
+    require(not taken, f"metric={config.metric.name}: {taken} is measured already; use other names")
+    return row | extra
+
+
+def extra_scores(experiment: Experiment, state: RunState) -> Row:
+    """What the metric of the user's choice says of the model, on the server's own test set."""
+    config, test = experiment.config, experiment.test
+    if type(config.metric) is Metric or not test.size or config.client.keeps_models:
+        return {}
+    scores = config.metric.measure(test.labels, test.predict(state.server.theta))
+    return {name: finite(float(score)) for name, score in scores.items()}
 
 
 def noise_norm(experiment: Experiment, t: int) -> float | None:
@@ -42,7 +59,8 @@ def noise_norm(experiment: Experiment, t: int) -> float | None:
     """
     config, plan = experiment.config, experiment.plan
     gain = config.client.noise_gain
-    if gain is None or not experiment.clients or not plan.noise_multiplier:
+    known = config.aggregation in ("uniform", "size")
+    if gain is None or not known or not experiment.clients or not plan.noise_multiplier:
         return None
     sizes = np.array([experiment.clients[i].data.size for i in config.schedule.present(t)], float)
     uniform = math.sqrt((1 / sizes**2).sum()) / len(sizes)

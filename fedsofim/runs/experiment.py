@@ -8,6 +8,7 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.datasets import Dataset, load
+from fedsofim.data.own import Data
 from fedsofim.data.partition import statistics
 from fedsofim.data.pixels import load_pixels
 from fedsofim.models.head import Examples, examples_of
@@ -16,6 +17,7 @@ from fedsofim.models.records import Records
 from fedsofim.privacy.plan import Plan
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.probes import probes_for
+from fedsofim.runs.record import Record, opened
 from fedsofim.strategies.rule import ServerState, start
 
 
@@ -49,39 +51,50 @@ class Experiment(NamedTuple):
         """Rounds between checkpoints.
 
         A deployment saves every round: going back over rounds whose releases the clients no longer
-        keep would cost them again.
+        keep would cost them again. So does a simulation whose noise cannot be drawn again.
         """
-        return 1 if self.deployed else self.config.output.checkpoint_every
+        once = self.deployed or self.config.privacy.noise != "seeded"
+        return 1 if once else self.config.output.checkpoint_every
 
 
-def prepare(config: Config) -> Experiment:
-    """Load the data, divide it and draw the initial parameters."""
-    data = load_data(config)
+def prepare(config: Config, given: Dataset | None = None) -> Experiment:
+    """Load the data, if they are not given, divide them and draw the initial parameters."""
+    data, parts = load_divided(config, given)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    parts = config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
-    clients = divide(network, data, parts)
+    clients = clients_of(network, data, parts)
     theta = network.init(stream(config.seed, Purpose.INIT))
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
+    record["shape"] = list(data.train_x.shape[1:])
     test = network.records(data.test_x, data.test_y)
     own_tests: Sequence[Examples] = ()
-    if config.client.keeps_models:
+    if config.client.keeps_models and test.size:
         held = [client.data for client in clients]
         own_tests = personal.own_test_sets(examples_of(test), map(examples_of, held), config.seed)
     probes = probes_for(config.transform, network, data, config.seed)
     return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
 
 
-def load_data(config: Config) -> Dataset:
-    """The data as the model takes it: images for a network where there are any, else features."""
+def load_divided(config: Config, given: Dataset | None = None) -> tuple[Dataset, list[Array]]:
+    """The data as the model takes it, and which training records each client holds.
+
+    A network takes images where there are any; all else takes features.
+    """
+    data = _load(config) if given is None else given
+    return data, config.partition.split(data.train_y, data.classes, config.seed, data.client_id)
+
+
+def _load(config: Config) -> Dataset:
     dataset = config.dataset
+    if isinstance(dataset, Data):
+        return dataset.load()
     images = dataset.holds_images() if dataset.path else dataset.embedded is None
     if images and not config.model.linear:
         return load_pixels(dataset, config.features.store)
     return load(dataset, config.extraction.file())
 
 
-def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
+def clients_of(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:
     """The clients, each with its part of the training records."""
     return [
         Client(i, network.records(data.train_x[part], data.train_y[part]))
@@ -90,17 +103,25 @@ def divide(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Clie
 
 
 class RunState(NamedTuple):
-    """All that a run knows between rounds; the client part is stacked by client."""
+    """All that a run knows between rounds.
+
+    Attributes:
+        server: what the server knows.
+        clients: what clients remember, stacked by client.
+        record: what was released, and on what terms; engines leave it to the session.
+    """
 
     server: ServerState
     clients: Any
+    record: Record = Record()
 
 
 def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
     server = refresh(experiment, start(config.strategy, theta))
-    return RunState(server, config.client.init(theta, len(experiment.clients)))
+    memory = config.client.init(theta, len(experiment.clients))
+    return RunState(server, memory, opened(config, experiment.plan))
 
 
 def refresh(experiment: Experiment, state: ServerState) -> ServerState:

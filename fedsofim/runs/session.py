@@ -1,7 +1,10 @@
-"""Training into a run directory, with progress, so that nothing is lost."""
+"""Training a run to its end, into a directory or not, so that nothing is lost.
+
+A session keeps no global state, prints nothing and never ends the program: an `Observer` hears how
+it goes, mistakes are a `ConfigError`, and a requested stop is `Stopped`.
+"""
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -9,22 +12,38 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.cli.features import watching
-from fedsofim.cli.terminal import announce, console, progress, show_result
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
+from fedsofim.core.errors import Stopped, require
+from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
-from fedsofim.reports import run_page as report
-from fedsofim.runs import personal_tests as personal
-from fedsofim.runs.directory import Row, RunDir, finite
-from fedsofim.runs.evaluation import measure, personal_models, personal_scores
+from fedsofim.reports.run_page import heat_map_of
+from fedsofim.runs.directory import Row, RunDir
+from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
+from fedsofim.runs.extension import extended, with_noise
+from fedsofim.runs.observer import Observer
+from fedsofim.runs.record import require_terms
+from fedsofim.runs.results import summarise, write_results
+
+
+class Trained(NamedTuple):
+    """A finished run.
+
+    Attributes:
+        state: after the last round.
+        rows: the metrics, one row a round.
+        summary: the run in a few numbers.
+    """
+
+    state: RunState
+    rows: list[Row]
+    summary: Row
 
 
 def run(
@@ -34,8 +53,9 @@ def run(
     command: str | None = None,
     experiment: Experiment | None = None,
     engine: Run | None = None,
+    observer: Observer | None = None,
 ) -> RunDir:
-    """Start a run from its plain config, and train it to the end or the first Ctrl-C.
+    """Start a run from its plain config, and train it into a directory.
 
     Args:
         values: the config.
@@ -43,43 +63,88 @@ def run(
         command: what would start the same run again.
         experiment: the run made ready, when it is not to be prepared from the config's data.
         engine: what moves the arrays; by default the one that the config names.
+        observer: who hears how it goes; by default nobody.
+
+    Raises:
+        Stopped: Ctrl-C or SIGTERM came; the run can be continued.
     """
-    experiment = experiment or _prepare(parse(values), engine)
+    observer = observer or Observer()
+    experiment = experiment or ready(parse(values), observer, engine)
     config, state = experiment.config, begin(experiment)
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
     if command:
         place.write("command.txt", f"{command}\n".encode())
-    return _train(experiment, state, place, engine)
+    train(experiment, state, place, engine, observer)
+    return place
 
 
 def resume(
-    path: Path, *, experiment: Experiment | None = None, engine: Run | None = None
+    path: Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    experiment: Experiment | None = None,
+    engine: Run | None = None,
+    observer: Observer | None = None,
 ) -> RunDir:
-    """Continue an interrupted run to the same result that it would have had."""
-    place = RunDir.open(path)
-    experiment = experiment or _prepare(parse(place.config()), engine)
-    config = experiment.config
+    """Continue a run: to the result that it would have had, or beyond.
+
+    Args:
+        path: the run's directory.
+        changes: new values, by dotted name, of `rounds` and the budget, see `extended`.
+        experiment: as for `run`.
+        engine: as for `run`.
+        observer: as for `run`.
+    """
+    place, observer = RunDir.open(path), observer or Observer()
+    values, record = place.config(), place.record()
+    require_terms(values, record.terms, str(path / "config.yaml"))
+    config = with_noise(values, record.noise_multiplier)
+    if experiment is None:
+        experiment = ready(config, observer, engine)
+    else:
+        experiment = experiment._replace(config=config, plan=config.plan())
     require(
         place.read_json("partition.json") == experiment.partition,
         f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
-    state = place.restore(begin(experiment))
+    state, seen = _found(place, experiment)
+    if changes:
+        if state.server.t < seen and config.privacy.noise == "seeded":
+            # These rounds were seen: they are repeated with the noise they had, and then charged.
+            state, _ = _train(experiment, state, place, engine, Observer(), seen)
+        experiment, state = extended(place, experiment, state, changes)
+    train(experiment, state, place, engine, observer)
+    return place
+
+
+def _found(place: RunDir, experiment: Experiment) -> tuple[RunState, int]:
+    """The state that was saved, and how many rounds were seen; those after it will be repeated."""
+    state, config = place.restore(begin(experiment)), experiment.config
+    seen = min(len(place.metrics()), config.rounds)
+    if state.server.t < seen:
+        record = state.record.repeating(config, experiment.plan, seen)
+        state = state._replace(record=record)
+        place.checkpoint(state)  # before the rows that tell of the lost rounds go
     place.rewind(state.server.t)
-    return _train(experiment, state, place, engine)
+    return state, seen
 
 
-def _prepare(config: Config, engine: Run | None) -> Experiment:
+def ready(config: Config, observer: Observer, engine: Run | None = None) -> Experiment:
+    """The run made ready; what must be fetched or extracted first, the observer hears of."""
     require(
         engine is not None or config.engine.name in ENGINES,
         "engine=flower: is what 'flwr run' uses; start with flwr run . --run-config "
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    with watching(console) as watch:
-        config.extraction.file(watch)
+    if not isinstance(config.dataset, Data):
+        try:
+            config.extraction.file(observer.watch)
+        finally:
+            observer.close()
     return prepare(config)
 
 
@@ -92,98 +157,83 @@ def _unused(root: Path, name: str) -> Path:
     return path
 
 
-def _train(experiment: Experiment, state: RunState, place: RunDir, engine: Run | None) -> RunDir:
-    config = experiment.config
-    train = engine or ENGINES[config.engine.name]
-    announce(config, experiment)
-    if "counts" in experiment.partition:
-        place.write("partition.svg", report.heat_map_of(experiment.partition).encode())
+def train(
+    experiment: Experiment,
+    state: RunState,
+    place: RunDir | None = None,
+    engine: Run | None = None,
+    observer: Observer | None = None,
+) -> Trained:
+    """Train from a state to the last round, into `place` if there is one.
+
+    Raises:
+        Stopped: Ctrl-C or SIGTERM came; the run stopped after the round that was under way.
+    """
+    config, observer = experiment.config, observer or Observer()
+    promise = state.record.epsilon(config, experiment.plan, config.rounds)
+    if place and config.output.counts and "counts" in experiment.partition:
+        place.write("partition.svg", heat_map_of(experiment.partition).encode())
         place.write("partition.csv", table(experiment.partition).encode())
-    rows = place.metrics()
+    try:
+        observer.announce(experiment, promise, state.server.t)
+        state, rows = _train(experiment, state, place, engine, observer, config.rounds)
+        summary = finish(experiment, state, place, rows)
+        observer.result(summary, rows, place.path if place else None)
+    finally:
+        observer.close()
+    return Trained(state, rows, summary)
+
+
+def finish(experiment: Experiment, state: RunState, place: RunDir | None, rows: list[Row]) -> Row:
+    """The summary of a run, written with all else that a finished run leaves."""
+    require(bool(rows), "no round was completed")
+    summary = summarise(experiment, state, rows[-1])
+    if place:
+        write_results(experiment, state, place, summary)
+    return summary
+
+
+def _train(
+    experiment: Experiment,
+    state: RunState,
+    place: RunDir | None,
+    engine: Run | None,
+    observer: Observer,
+    until: int,
+) -> tuple[RunState, list[Row]]:
+    """Train to round `until`, saving every so often and at the end, whatever happens."""
+    config, plan = experiment.config, experiment.plan
+    rows = place.metrics() if place else []
     before = rows[-1]["seconds"] if rows else 0.0
     began = time.perf_counter()
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
     quiet = np.errstate(over="ignore", invalid="ignore")
-    with quiet, _stop_requests() as stop, progress(config.rounds) as show:
+    with quiet, _stop_requests() as stop:
 
-        def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
+        def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved
-            seconds = before + time.perf_counter() - began
+            t, seconds = now.server.t, before + time.perf_counter() - began
+            now = now._replace(record=latest.record.after(config, plan, t, charged))
             rows.append(measure(experiment, now, G, seconds) | notes)
-            place.append(rows[-1])
-            show(rows[-1])
+            if place:
+                place.append(rows[-1])
+            observer.round(rows[-1])
             latest = now
-            if stop.requested or now.server.t % experiment.checkpoint_every == 0:
+            if place and (stop.requested or t % experiment.checkpoint_every == 0):
                 place.checkpoint(now)
                 saved = now
-            return stop.requested
+            return stop.requested or t >= until
 
         try:
-            latest = train(experiment, state, on_round)
+            if state.server.t < until:
+                (engine or ENGINES[config.engine.name])(experiment, state, on_round)
         finally:
-            if latest is not saved:
+            if place and latest is not saved:
                 place.checkpoint(latest)
     if stop.requested and latest.server.t < config.rounds:
-        console.print(
-            f"Stopped after round {latest.server.t} of {config.rounds}. "
-            f"Continue with: fedsofim resume {place.path}",
-            soft_wrap=True,
-            markup=False,
-        )
-        sys.exit(130)
-    require(bool(rows), "no round was completed")
-    _finish(experiment, latest, place, rows)
-    return place
-
-
-def _finish(experiment: Experiment, state: RunState, place: RunDir, rows: list[Row]) -> None:
-    """Write what a finished run leaves, and show it."""
-    config, plan, last = experiment.config, experiment.plan, rows[-1]
-    summary: Row = {
-        "strategy": config.strategy_name,
-        "transform": config.transform.name,
-        "model": config.model.name,
-        "dataset": config.dataset.name,
-        "accuracy": last["accuracy"],
-        "loss": last["loss"],
-        **{key: value for key, value in last.items() if key.startswith("accuracy_")},
-        "epsilon": last["epsilon"],
-        "delta": plan.delta if config.private else None,
-        "noise_multiplier": plan.noise_multiplier,
-        "noise_std": plan.noise_std,
-        "releases": plan.releases,
-        "clip": finite(plan.clip),
-        "adjacency": config.privacy.adjacency,
-        "trust": config.privacy.trust,
-        "aggregation": config.aggregation,
-        "clients": config.partition.clients,
-        "participation": config.participation,
-        "rounds": state.server.t,
-        "seed": config.seed,
-        "seconds": last["seconds"],
-    }
-    place.write_arrays("model.npz", theta=state.server.theta)
-    own: list[Row] = []
-    if experiment.own_tests:
-        scores = personal_scores(experiment, state)
-        own = personal.table(scores, experiment.partition, experiment.own_tests)
-        place.write_json("personal.json", own)
-        place.write_arrays("personal.npz", theta=personal_models(experiment, state))
-    known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
-    picture = report.heat_map_of(experiment.partition) if known else ""
-    text = (place.path / "config.yaml").read_text()
-    command = place.path / "command.txt"
-    told = command.read_text() if command.is_file() else ""
-    page = report.render(text, summary, rows, picture, own, told)
-    place.write("report.html", page.encode())
-    place.write_json("summary.json", summary)
-    show_result(summary, rows)
-    if last["theta_norm"] is None or (last["accuracy"] is not None and last["loss"] is None):
-        console.print(
-            "[bold white on red] DIVERGED [/] lower strategy.lr, or ask for less privacy."
-        )
-    console.print(f"Written to {place.path}", soft_wrap=True, markup=False)
+        raise _stopped(latest.server.t, config.rounds, place.path if place else None)
+    return latest, rows
 
 
 class _Stop:
@@ -210,3 +260,8 @@ def _stop_requests() -> Iterator[_Stop]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _stopped(done: int, rounds: int, path: Path | None) -> Stopped:
+    how = f"Continue with: fedsofim resume {path}" if path else "It was not written."
+    return Stopped(f"Stopped after round {done} of {rounds}. {how}", path)

@@ -2,20 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from io import BytesIO
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from fedsofim import __version__
 from fedsofim.config.compose import EPSILONS, compose_many
-from fedsofim.config.schema import Config, parse
+from fedsofim.config.schema import parse
 from fedsofim.core.arrays import Array
-from fedsofim.core.files import write_whole
 from fedsofim.reports.tables import Score, Table, paper, score
-from fedsofim.studies.sweep import run_all
+from fedsofim.runs.directory import Row
+from fedsofim.studies.results import Results, Show, curve_of, pack, unpack
+from fedsofim.studies.stacks import Result
 
 METHODS = {
     "DP-FedGD": "fedgd",
@@ -35,7 +30,6 @@ ABLATIONS = {
     "EMA-only": ["strategy.precondition=false"],
     "DP-FedSOFIM": [],
 }
-Progress = Callable[[int, int], None]
 
 
 class Runs(NamedTuple):
@@ -49,59 +43,41 @@ class Runs(NamedTuple):
         return score(self.accuracy[t])
 
 
-class Lab:
-    """Runs configurations once, and remembers them for every table that asks.
+class Study(NamedTuple):
+    """What the cells of all tables share.
 
-    What is done is also kept in a folder, so that work that was interrupted goes on.
+    Attributes:
+        results: the runs that are done; a run is run once, whichever tables ask for it.
+        extra: overrides for every run.
+        seeds: of every cell.
+        show: told how many of the runs that a table asks for are done.
+        jobs: processes; by default one for each core.
     """
 
-    def __init__(
-        self, extra: Sequence[str], seeds: Sequence[int], progress: Progress, kept: Path
-    ) -> None:
-        self.extra, self.seeds, self.progress, self.kept = extra, seeds, progress, kept
-        self._known: dict[str, tuple[dict[int, float], Array]] = {}  # by the config's text
+    results: Results
+    extra: Sequence[str] = ()
+    seeds: Sequence[int] = (0, 1, 2)
+    show: Show | None = None
+    jobs: int | None = None
 
     def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
         """The runs of each cell, given as overrides; all that are not known yet run together."""
-        jobs = [[*cell, *self.extra, f"seed={seed}"] for cell in cells for seed in self.seeds]
-        configs = [parse(values) for values in compose_many(jobs)]
-        new = [c for c in {c.text: c for c in configs}.values() if not self._recall(c)]
-        for done, result in enumerate(run_all(new), start=1):
-            accuracy = {point["round"]: point["accuracy"] for point in result.curve}
-            self._keep(new[result.number], accuracy, result.predictions)
-            self.progress(done, len(new))
-        found, n = [self._known[config.text] for config in configs], len(self.seeds)
-        runs = [found[i * n : (i + 1) * n] for i in range(len(cells))]
-        return [
-            Runs({t: [a[t] for a, _ in cell] for t in cell[0][0]}, [p for _, p in cell])
-            for cell in runs
-        ]
+        asked = [[*cell, *self.extra, f"seed={seed}"] for cell in cells for seed in self.seeds]
+        configs = [parse(values) for values in compose_many(asked)]
 
-    def finish(self) -> None:
-        """Forget the files of what was run: the work is done."""
-        for text in self._known:
-            self._file(text).unlink(missing_ok=True)
-        if self.kept.is_dir() and not any(self.kept.iterdir()):
-            self.kept.rmdir()
+        def keep(number: int, result: Result) -> Row:
+            return curve_of(result) | {"predictions": pack(result.predictions)}
 
-    def _file(self, config: str) -> Path:
-        """Where a run is kept: another config or release of this package is another run."""
-        return self.kept / f"{sha256(f'{__version__} {config}'.encode()).hexdigest()[:16]}.npz"
+        rows = self.results.run(configs, keep, jobs=self.jobs, show=self.show)
+        n = len(self.seeds)
+        return [_over_seeds(rows[i * n : (i + 1) * n]) for i in range(len(cells))]
 
-    def _keep(self, config: Config, accuracy: dict[int, float], predictions: Array) -> None:
-        self._known[config.text] = (accuracy, predictions)
-        content = BytesIO()
-        np.savez(content, t=list(accuracy), accuracy=[*accuracy.values()], predictions=predictions)
-        self.kept.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file(config.text), content.getvalue())
 
-    def _recall(self, config: Config) -> bool:
-        """Whether a run was done before, now or in work that was interrupted."""
-        if config.text not in self._known and (file := self._file(config.text)).is_file():
-            with np.load(file) as found:
-                accuracy = dict(zip(found["t"].tolist(), found["accuracy"].tolist(), strict=True))
-                self._known[config.text] = (accuracy, found["predictions"])
-        return config.text in self._known
+def _over_seeds(rows: Sequence[Row]) -> Runs:
+    accuracy: dict[int, list[float]] = {}
+    for point in (point for row in rows for point in row["curve"]):
+        accuracy.setdefault(point["round"], []).append(point["accuracy"])
+    return Runs(accuracy, [unpack(row["predictions"]) for row in rows])
 
 
 def cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
@@ -115,7 +91,7 @@ def cell(experiment: str, method: str, epsilon: float, *more: str) -> list[str]:
     ]
 
 
-def accuracy_table(lab: Lab, number: str) -> Table:
+def accuracy_table(study: Study, number: str) -> Table:
     """Tables 3 to 6, 8 and 9: accuracy by round, for each budget and method."""
     theirs = {
         (float(r["epsilon"]), r["method"], int(r["round"])): float(r["mean"])
@@ -124,7 +100,7 @@ def accuracy_table(lab: Lab, number: str) -> Table:
     }
     methods = [m for m in METHODS if (EPSILONS[0], m, ROUNDS[0]) in theirs]
     keys = [(epsilon, method) for epsilon in EPSILONS for method in methods]
-    runs = dict(zip(keys, lab.run([cell(f"table{number}", m, e) for e, m in keys]), strict=True))
+    runs = dict(zip(keys, study.run([cell(f"table{number}", m, e) for e, m in keys]), strict=True))
     rows = []
     for epsilon, method in keys:
         gap = runs[epsilon, method].at(70).mean - runs[epsilon, "DP-FedGD"].at(70).mean
@@ -142,7 +118,7 @@ def accuracy_table(lab: Lab, number: str) -> Table:
     )
 
 
-def ablation_table(lab: Lab, number: str) -> Table:
+def ablation_table(study: Study, number: str) -> Table:
     """Tables 10 and 11: SOFIM without its preconditioner, and without its momentum as well."""
     experiment = {"10": "table3", "11": "table4"}[number]
     theirs = {
@@ -152,7 +128,7 @@ def ablation_table(lab: Lab, number: str) -> Table:
     }
     keys = [(variant, epsilon) for variant in ABLATIONS for epsilon in EPSILONS]
     cells = [cell(experiment, "DP-FedSOFIM", e, *ABLATIONS[v]) for v, e in keys]
-    ours = dict(zip(keys, lab.run(cells), strict=True))
+    ours = dict(zip(keys, study.run(cells), strict=True))
     rows = [
         (v, *(s for e in EPSILONS for s in (str(ours[v, e].at(70)), theirs[v, e])))
         for v in ABLATIONS
@@ -161,12 +137,12 @@ def ablation_table(lab: Lab, number: str) -> Table:
     return Table(f"Table {number}: ablation, accuracy (%) at round 70", header, rows)
 
 
-def rho_table(lab: Lab) -> Table:
+def rho_table(study: Study) -> Table:
     """Table 12: SOFIM's accuracy as its regulariser changes."""
     keys = [(data, e, rho) for rho in RHOS for data in ("cifar10", "pathmnist") for e in (1, 5)]
     tables = {"cifar10": "table3", "pathmnist": "table4"}
     cells = [cell(tables[d], "DP-FedSOFIM", e, f"strategy.rho={rho}") for d, e, rho in keys]
-    ours = dict(zip(keys, lab.run(cells), strict=True))
+    ours = dict(zip(keys, study.run(cells), strict=True))
     theirs = {
         (r["dataset"], float(r["epsilon"]), float(r["rho"])): f"{r['mean']}±{r['std']}"
         for r in paper("rho_sensitivity")
@@ -183,13 +159,13 @@ def rho_table(lab: Lab) -> Table:
     return Table("Table 12: sensitivity to rho, accuracy (%) at round 70", header, rows)
 
 
-def mcnemar_table(lab: Lab, labels: Callable[[str], Array]) -> Table:
+def mcnemar_table(study: Study, labels: Callable[[str], Array]) -> Table:
     """Appendix J: is SOFIM's lead over each baseline more than chance, record by record?"""
     rows: list[tuple[str, ...]] = []
     for data, experiment in (("cifar10", "table3"), ("pathmnist", "table4")):
         y = labels(data)
         keys = [(e, m) for e in EPSILONS for m in METHODS]
-        runs = dict(zip(keys, lab.run([cell(experiment, m, e) for e, m in keys]), strict=True))
+        runs = dict(zip(keys, study.run([cell(experiment, m, e) for e, m in keys]), strict=True))
         for e, m in keys:
             if m == "DP-FedSOFIM":
                 continue

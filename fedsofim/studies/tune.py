@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedsofim.config.compose import CONF, EPSILONS
+from fedsofim.config.chosen import own_file
+from fedsofim.config.compose import EPSILONS, compose
 from fedsofim.core.errors import choose, require
 from fedsofim.core.files import write_whole
 from fedsofim.studies.sweep import Sweep
@@ -180,19 +181,26 @@ def _listed(values: Iterable[float]) -> str:
     return ",".join(map(repr, values))
 
 
-def write_settings(dataset: str, strategy: str, choices: Mapping[float, Choice]) -> Path:
-    """Write the chosen settings where `settings=tuned` finds them."""
+def write_settings(
+    overrides: Sequence[str], strategy: str, choices: Mapping[float, Choice]
+) -> Path:
+    """Write the chosen settings to the user's own folder, where `settings=tuned` finds them.
+
+    Args:
+        overrides: the data that they were chosen on.
+        strategy: its name.
+        choices: for each of `EPSILONS`.
+    """
     now = {name: [choices[e].settings[name] for e in EPSILONS] for name in SEARCHES[strategy].keys}
     settings = {"momentum": now} if strategy == "sofim" else now  # SOFIM's are kept by direction
     tried = choices[EPSILONS[0]].tried
     held = ", ".join(f"{100 * choices[e].accuracy:.2f}" for e in EPSILONS)
     text = (
-        f"# Chosen by: fedsofim tune dataset={dataset} strategy={strategy}\n"
+        f"# Chosen by: fedsofim tune {' '.join([*overrides, f'strategy={strategy}'])}\n"
         f"# {tried} configurations for each of epsilon = {', '.join(f'{e:g}' for e in EPSILONS)},\n"
         f"# T = {ROUNDS}, seed 0; accuracy on the held-out tenth: {held} %\n"
     )
-    path = CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml"
-    found = {"settings": {"found": True}, "strategy": {"settings": settings}}
-    text += yaml.safe_dump(found, sort_keys=False, default_flow_style=None)
+    path = own_file(compose(overrides)["dataset"], strategy)
+    text += yaml.safe_dump(settings, sort_keys=False, default_flow_style=None)
     write_whole(path, text.encode())
     return path

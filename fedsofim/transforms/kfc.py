@@ -28,6 +28,8 @@ Source = Literal["nothing", "probes", "private"]
 class Transform:
     """No transform: a gradient is clipped as it is.
 
+    One of your own gives `Factors` in `refresh`, from public values alone; the clip follows it.
+
     Attributes:
         name: what the config calls it.
         source: what the factors are measured on.
@@ -35,6 +37,10 @@ class Transform:
 
     name: ClassVar[str] = "none"
     source: ClassVar[Source] = "nothing"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def refresh(self, t: int, theta: Array, probes: Records | None, before: Any) -> Any:
         """What all clients receive in round `t` (from 0) besides the rule's own broadcast.

@@ -2,29 +2,20 @@
 
 import json
 import re
-import resource
 
 import numpy as np
 import pytest
 import yaml
 from fedsofim.strategies import STRATEGIES
+from refusal import assert_refused
 
 from fedsofim import __version__
+from fedsofim.cli.main import COMMANDS
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.help import COLUMN, manual
-from fedsofim.config.schema import KINDS, NAMED
+from fedsofim.config.parts import GROUPS
+from fedsofim.config.schema import KINDS
 from fedsofim.models import head
-
-
-def assert_refused(done, *words):
-    """One line on stderr that says what is wrong, and exit code 2."""
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fedsofim: ")
-    assert "Traceback" not in line
-    for word in words:
-        assert word in line
 
 
 @pytest.mark.parametrize(
@@ -33,7 +24,7 @@ def assert_refused(done, *words):
         ("run privacy.epsilon=0", ["privacy.epsilon=0.0: must be > 0"]),
         ("run strategy=fedfoo", ["strategy=fedfoo: unknown; choose one of", *STRATEGIES]),
         ("run dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
-        ("calibrate privacy.delta=2", ["privacy.delta=2.0: must be between 0 and 1"]),
+        ("calibrate privacy.delta=2", ["privacy.delta=2.0: must be between 0 and 0.01"]),
         ("resume nowhere", ["nowhere: not a run directory"]),
     ],
 )
@@ -59,8 +50,9 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("privacy.epsilon=many", ["privacy.epsilon=many: must be a number"]),
         ("privacy.epsilon=null", ["privacy.epsilon", "must be a number"]),
         ("privacy.epsilon=nan", ["privacy.epsilon=nan"]),
-        ("privacy.delta=0", ["privacy.delta=0", "between 0 and 1"]),
-        ("privacy.delta=1", ["privacy.delta=1", "between 0 and 1"]),
+        ("privacy.delta=0", ["privacy.delta=0", "between 0 and 0.01"]),
+        ("privacy.delta=1", ["privacy.delta=1", "between 0 and 0.01"]),
+        ("privacy.delta=0.01", ["privacy.delta=0.01", "below one over the number of records"]),
         ("privacy.clip=inf", ["privacy.clip=inf", "privacy=none"]),
         ("privacy.trust=aggregate", ["aggregation=size", "small client weighs more"]),
         ("privacy.trust=nobody", ["choose one of server, aggregate"]),
@@ -74,8 +66,17 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("+strategy.lrr=1", ["strategy.lrr: no such key; did you mean lr?"]),
         ("round=3", ["round: no such key; did you mean rounds?"]),
         ("unheard.of=3", ["unheard.of: no such key", "--help"]),
+        ("epsilon=1", ["epsilon: no such key; did you mean privacy.epsilon?"]),
+        ("eps=1", ["did you mean privacy.epsilon?"]),
+        ("strategy.learning_rate=1", ["did you mean strategy.lr?"]),
+        ("strategy=fedavg lr=1", ["did you mean client.lr or strategy.lr?"]),
+        ("--rounds=5", ["--rounds=5: no such option; did you mean rounds=5?"]),
+        ("--epsilon 5", ["--epsilon: no such option; did you mean privacy.epsilon?"]),
+        ("--nonsense", ["--nonsense: no such option; try fedsofim run --help"]),
+        ("--cfg hydra", ["--cfg", "'job'"]),
+        ("seed=0,1", ["seed=0,1: several values; try --multirun"]),
         ("dataset=mnist", ["dataset=mnist: unknown; choose one of bloodmnist, "]),
-        ("dataset.name=mnist", ["dataset.name=mnist: choose one of cifar10, cifar100, "]),
+        ("dataset.name=mnist", ["dataset.name=mnist: unknown; choose one of cifar10, cifar100, "]),
         ("dataset=npz", ["dataset.path: name a .npz file"]),
         ("dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
         ("dataset.path=3", ["there is no such file"]),
@@ -149,6 +150,21 @@ def test_resume_tells_what_is_not_a_run(inside, tmp_path):
 
 def test_an_unknown_command(inside):
     assert_refused(inside("trane"), "trane: no such command; choose one of run, resume")
+    assert_refused(inside("strategy=fedgd", "seed=1"), "'fedsofim run strategy=fedgd seed=1'?")
+
+
+def test_a_mistake_of_the_last_run_comes_before_the_first(inside, tmp_path, small):
+    done = inside("run", "--multirun", *small, "strategy.lr=1,0")
+    assert_refused(done, "strategy.lr=0", "must be a finite number > 0")
+    assert [p.name for p in tmp_path.iterdir()] == ["small.npz"]
+
+
+def test_what_the_system_refuses_is_told_with_its_path(inside, tmp_path, small):
+    assert inside("run", *small, "rounds=1", "output.dir=mine").returncode == 0
+    done = inside("report", "mine", "--out", "small.npz/page.html")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line == "fedsofim: small.npz/page.html: Not a directory"
 
 
 # What works
@@ -164,8 +180,11 @@ def test_help_names_the_commands(inside, arguments):
 def test_help_of_every_command(inside):
     kernel = "no compiled kernel" if head.clipped_residuals is None else "compiled kernel"
     assert inside("--version").stdout == f"fedsofim {__version__} ({kernel})\n"
-    for command in ("resume", "calibrate"):
-        assert f"usage: fedsofim {command}" in inside(command, "--help").stdout
+    for command in COMMANDS:
+        for asked in ((command, "--help"), ("help", command)):
+            done = inside(*asked)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert f"usage: fedsofim {command}" in done.stdout
     page = inside("run", "strategy=fedadam", "--help").stdout
     for words in ("adafedprox", "pathmnist", "privacy.epsilon=10", "rounds=70", "strategy.beta1="):
         assert words in page
@@ -174,7 +193,7 @@ def test_help_of_every_command(inside):
     assert inside("run", "strategy=adam", "--help").returncode == 2
 
 
-@pytest.mark.parametrize("group", sorted({*KINDS, *NAMED} - {"features", "output"}))
+@pytest.mark.parametrize("group", sorted({*KINDS, *GROUPS} - {"features", "output"}))
 def test_every_key_of_every_choice_has_a_meaning(group):
     for option in (CONF / group).glob("*.yaml"):
         chosen = [f"{group}={option.stem}"]
@@ -182,6 +201,31 @@ def test_every_key_of_every_choice_has_a_meaning(group):
         for key in compose(chosen)[group].keys() - {"name"}:
             meant = rf"^  {group}\.{key}=[^\n]*?(\n {{{COLUMN}}}| {{2,}})\S"  # beside it, or below
             assert re.search(meant, page, re.MULTILINE), (option, key)
+
+
+@pytest.mark.parametrize(
+    ("group", "option", "words"),
+    [
+        ("strategies", "sofim", "DP-FedSOFIM"),
+        ("datasets", "pathmnist", "colon tissue"),
+        ("transforms", "kfc", "DP-KFC"),
+        ("engines", "local", "one process"),
+        ("privacy", "none", "no promise"),
+    ],
+)
+def test_list_tells_each_option_in_a_line(inside, group, option, words):
+    lines = dict(line.split(maxsplit=1) for line in inside("list", group).stdout.splitlines())
+    folder = CONF / {"strategies": "strategy", "privacy": "privacy"}.get(group, group[:-1])
+    assert sorted(lines) == sorted(file.stem for file in folder.glob("*.yaml"))
+    assert words in lines[option]
+    assert option in inside("list").stdout
+    assert_refused(inside("list", "cars"), "'cars'", "'strategies'")
+
+
+def test_cfg_shows_how_values_come_about(inside):
+    done = inside("run", "--cfg", "job")
+    assert "lr: ${at_epsilon:" in done.stdout
+    assert yaml.safe_load(done.stdout)["rounds"] == 70
 
 
 def test_cfg_shows_the_config_and_does_not_run(inside, tmp_path):
@@ -228,48 +272,3 @@ def test_multirun_sweeps(inside, tmp_path, small, place):
     if place:
         folders = {p.parent.name for p in (tmp_path / "sweep").glob("*/summary.json")}
         assert folders == {"0", "1", "2", "3"}
-
-
-def test_calibrate_as_a_table_and_as_json(inside):
-    done = inside("calibrate", "privacy.epsilon=10", "rounds=70", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    row = json.loads(done.stdout)
-    assert {"epsilon", "delta", "releases", "noise_multiplier", "noise_std", "mu"} <= row.keys()
-    assert row["epsilon"] <= 10
-    assert row["noise_multiplier"] == pytest.approx(8.36474, rel=1e-5)
-    assert row["noise_std"] == pytest.approx(83.6474, rel=1e-5)
-    assert row["mu"] == pytest.approx(2.000446, rel=1e-5)
-    assert (row["releases"], row["delta"]) == (70, 1e-5)
-    table = inside("calibrate", "privacy.epsilon=10", "rounds=70").stdout
-    shown = dict(line.split() for line in table.splitlines())
-    assert shown.keys() == row.keys()
-    assert {name: float(value) for name, value in shown.items()} == pytest.approx(row, rel=1e-5)
-
-
-@pytest.mark.parametrize("extra", [[], ["privacy.adjacency=add-remove"], ["strategy=fedfc"]])
-def test_calibrate_goes_there_and_back(inside, extra):
-    there = json.loads(inside("calibrate", "privacy.epsilon=2.5", *extra, "--json").stdout)
-    z = f"privacy.noise_multiplier={there['noise_multiplier']}"
-    back = json.loads(inside("calibrate", z, *extra, "--json").stdout)
-    assert back["epsilon"] == pytest.approx(2.5, rel=1e-6)
-    assert back["noise_multiplier"] == there["noise_multiplier"]
-
-
-def test_calibrate_shares_the_noise_in_the_aggregate(inside):
-    shared = ["privacy.trust=aggregate", "aggregation=size", "partition.clients=100"]
-    row = json.loads(inside("calibrate", *shared, "--json").stdout)
-    assert row["client_noise_std"] == pytest.approx(row["noise_std"] / 10)
-
-
-def test_calibrate_needs_privacy(inside):
-    assert_refused(inside("calibrate", "privacy=none"), "a run without privacy needs no noise")
-
-
-def test_calibrate_starts_quickly(cli):
-    def used():
-        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return spent.ru_utime + spent.ru_stime
-
-    before = used()
-    cli("calibrate", "--json")
-    assert used() - before < 2  # processor time, which a busy machine stretches little

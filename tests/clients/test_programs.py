@@ -9,8 +9,8 @@ from fedsofim.strategies.rule import start
 from scipy.stats import kstest
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.models import head
+from fedsofim.privacy.mechanism import seeded
 
 ROUNDS = 4
 
@@ -40,7 +40,7 @@ def gradients(theta, clients, plan, t, draw=0):
 
 
 def noise_of(t):
-    return lambda client, draw: stream(0, Purpose.NOISE, t, client, draw)
+    return seeded(0, t)
 
 
 def releases(config, theta, clients, rounds=ROUNDS):
@@ -102,7 +102,7 @@ def test_noise_is_new_every_round_and_for_every_client(config, theta, clients):
 
 
 def test_more_rounds_never_cost_less(config):
-    costs = [config.client.cost(t) for t in range(ROUNDS + 1)]
+    costs = [config.client.disclosure.releases(t) for t in range(ROUNDS + 1)]
     assert costs[0] == 0
     assert costs == sorted(costs)
     assert config.plan().releases == costs[-1]

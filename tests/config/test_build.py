@@ -1,10 +1,11 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
 
-from fedsofim.config.build import build
+from fedsofim.config.build import build, settings_of
 from fedsofim.core.errors import ConfigError, choose, require
+from fedsofim.core.settings import Inline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +77,50 @@ def test_choose_lists_the_valid_names():
     for bad in ("three", None, ["one"], 1):
         with pytest.raises(ConfigError, match="choose one of one, two"):
             choose(options, bad, "which")
+
+
+@dataclass(frozen=True)
+class Pace(Inline):
+    speed: float
+    gear: int = 1
+
+    def __post_init__(self):
+        require(self.speed > 0, f"speed={self.speed}: must be > 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Car:
+    pace: Pace
+    wheels: int = 4
+
+
+def test_what_is_held_inline_has_its_keys_beside_the_others():
+    assert list(settings_of(Car)) == ["speed", "gear", "wheels"]
+    car = build(Car, {"speed": 3, "wheels": 3}, "car")
+    assert car == Car(pace=Pace(3.0), wheels=3)
+    assert type(car.pace.speed) is float
+
+
+def test_what_is_held_inline_may_have_a_default():
+    @dataclass(frozen=True, kw_only=True)
+    class Van:
+        pace: Pace = field(default_factory=lambda: Pace(2.0, 3))
+
+    assert build(Van, {}, "") == Van()
+    assert build(Van, {"gear": 5}, "") == Van(pace=Pace(2.0, 5))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "car.speed: a value is missing"),
+        ({"speed": 0}, "car.speed=0.0: must be > 0"),
+        ({"speed": "fast"}, "car.speed=fast: must be a number"),
+        ({"speed": 1, "pace": 1}, "car.pace: no such key; the keys are speed, gear, wheels"),
+        ({"speed": 1, "gears": 1}, "car.gears: no such key; did you mean gear?"),
+    ],
+)
+def test_a_mistake_inline_is_told_with_its_place(values, message):
+    with pytest.raises(ConfigError) as error:
+        build(Car, values, "car")
+    assert message in str(error.value)

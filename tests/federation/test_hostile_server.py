@@ -1,6 +1,7 @@
 """An owner against a server that chooses its messages: what it must not be talked into."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.federation.owner import UNTOLD, Owner, Request
 from fedsofim.models.head import examples
 from fedsofim.privacy.account import check_ahead
+from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan, Privacy
@@ -44,7 +46,7 @@ def make(tmp_path: Path) -> Make:
 
 def plan_of(program: Program, **given: Any) -> Plan:
     privacy = Privacy(**{"epsilon": 10.0, "delta": 1e-5, "clip": 1.0, **given})
-    share, releases = program.setup_share, program.cost(8)
+    share, releases = program.disclosure.setup_share, program.disclosure.releases(8)
     return privacy.plan(releases=releases, clients=3, aggregation="uniform", setup_share=share)
 
 
@@ -103,17 +105,23 @@ def test_what_is_not_of_the_terms_may_change(make: Make) -> None:
 class Free(Gradient):
     """It says that it costs nothing, and adds no noise."""
 
-    def cost(self, rounds: int) -> float:
-        return 0
+    @property
+    def disclosure(self) -> Disclosure:
+        return replace(super().disclosure, releases=lambda rounds: 0)
 
 
 class Twins(Gradient):
     """It sends two heads under one draw of noise."""
 
+    @property
+    def disclosure(self) -> Disclosure:
+        return super().disclosure
+
     def release(
         self, received: Mapping[str, Any], clients: Sequence[Client], *rest: Any
     ) -> tuple[Any, Any]:
-        return super().release({"theta": np.stack([THETA, THETA + 1])}, clients, *rest)
+        sent, state = super().release(received, clients, *rest)
+        return np.stack([sent, sent + 1], axis=1), state
 
 
 @pytest.mark.parametrize("program", [Free(), Twins()])

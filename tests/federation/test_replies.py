@@ -10,7 +10,7 @@ from flwr.app import Error, Message
 from inprocess import InProcessGrid, Tamper
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.engines.flower import over
+from fedsofim.engines.flower import flower_engine
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
@@ -51,7 +51,7 @@ def put(name: str, value: Callable[[Any], Any]) -> Change:
 FAULTS = {
     "is not finite": changing(put("release", lambda r: r * np.nan)),
     "has dtype float64": changing(put("release", lambda r: r.astype(np.float64))),
-    "has shape (3, 6)": changing(put("release", lambda r: r[..., :-1])),
+    "has shape (1, 3, 6)": changing(put("release", lambda r: r[..., :-1])),
     "has no release": changing(lambda arrays, said: arrays.clear()),
     "answers round 0, not 1": changing(put("round", lambda t: t - 1)),
     "speaks for client [4], not [2]": changing(put("clients", lambda c: [4])),
@@ -74,13 +74,13 @@ def test_a_bad_reply_is_dropped_and_named(
 ) -> None:
     grid = InProcessGrid.simulated(5, in_round(1, 2, FAULTS[reason]))
     given = values("engine=flower", "engine.min_clients=4", "engine.timeout=0.05")
-    rows = session.run(given, engine=over(grid)).metrics()
+    rows = session.run(given, engine=flower_engine(grid)).metrics()
     assert [row.get("dropped") for row in (rows[0], *rows[2:])] == [None] * 3
     (dropped,) = rows[1]["dropped"]
     assert dropped.startswith("client 2: ")
     assert reason in dropped
     assert reason in caplog.text
-    clean = session.run(values("engine=flower"), engine=over(InProcessGrid.simulated(5)))
+    clean = session.run(values("engine=flower"), engine=flower_engine(InProcessGrid.simulated(5)))
     assert [r["epsilon"] for r in rows] == [r["epsilon"] for r in clean.metrics()]
     assert rows[1]["gradient_norm"] != clean.metrics()[1]["gradient_norm"]
     assert rows[0]["gradient_norm"] == clean.metrics()[0]["gradient_norm"]
@@ -90,7 +90,7 @@ def test_the_mean_is_taken_over_the_good_replies(values: Values) -> None:
     """Dropping client 2 gives what a run without it gives: nobody's release counts twice."""
     grid = InProcessGrid.simulated(5, in_round(0, 2, FAULTS["is not finite"]))
     given = values("engine=flower", "engine.min_clients=4", "rounds=1", "strategy=fedgd")
-    theta = np.load(session.run(given, engine=over(grid)).path / "model.npz")["theta"]
+    theta = np.load(session.run(given, engine=flower_engine(grid)).path / "model.npz")["theta"]
     releases = {}
 
     def watch(question: Message, reply: Message) -> list[Message]:
@@ -102,7 +102,7 @@ def test_the_mean_is_taken_over_the_good_replies(values: Values) -> None:
 
     session.run(
         values("engine=flower", "rounds=1", "strategy=fedgd"),
-        engine=over(InProcessGrid.simulated(5, watch)),
+        engine=flower_engine(InProcessGrid.simulated(5, watch)),
     )
     mean = np.mean([releases[i] for i in (0, 1, 3, 4)], axis=0)
     np.testing.assert_allclose(theta, releases["theta"] - 0.1 * mean, rtol=1e-5)
@@ -113,8 +113,8 @@ def test_a_second_reply_is_dropped_and_the_first_counts(values: Values) -> None:
         return [reply, altered(reply, question, put("release", lambda r: r + 1))]
 
     grid = InProcessGrid.simulated(5, in_round(1, 2, twice))
-    rows = session.run(values("engine=flower"), engine=over(grid)).metrics()
-    clean = session.run(values("engine=flower"), engine=over(InProcessGrid.simulated(5)))
+    rows = session.run(values("engine=flower"), engine=flower_engine(grid)).metrics()
+    clean = session.run(values("engine=flower"), engine=flower_engine(InProcessGrid.simulated(5)))
     assert rows[1]["dropped"] == ["client 2: replied twice; the first reply counts"]
     assert [r["accuracy"] for r in rows] == [r["accuracy"] for r in clean.metrics()]
 
@@ -127,8 +127,8 @@ def test_a_reply_to_no_question_of_this_round_is_dropped(values: Values) -> None
         return [*old[:1], reply]
 
     grid = InProcessGrid.simulated(5, replay)
-    rows = session.run(values("engine=flower"), engine=over(grid)).metrics()
-    clean = session.run(values("engine=flower"), engine=over(InProcessGrid.simulated(5)))
+    rows = session.run(values("engine=flower"), engine=flower_engine(grid)).metrics()
+    clean = session.run(values("engine=flower"), engine=flower_engine(InProcessGrid.simulated(5)))
     assert [r["accuracy"] for r in rows] == [r["accuracy"] for r in clean.metrics()]
 
 
@@ -140,8 +140,8 @@ def test_repeat_asks_the_missing_alone_and_gives_the_same_run(values: Values) ->
 
     grid = InProcessGrid.simulated(5, in_round(2, 3, flaky))
     given = values("engine=flower", "engine.timeout=0.05")
-    rows = session.run(given, engine=over(grid)).metrics()
-    clean = session.run(values("engine=flower"), engine=over(InProcessGrid.simulated(5)))
+    rows = session.run(given, engine=flower_engine(grid)).metrics()
+    clean = session.run(values("engine=flower"), engine=flower_engine(InProcessGrid.simulated(5)))
     asked = [unpack(m.content)[1] for m in grid.asked]
     clients = [a["clients"] for a in asked if a.get("round") == 2]
     assert sorted(clients[:5]) == [[0], [1], [2], [3], [4]]
@@ -155,11 +155,11 @@ def test_repeat_gives_up_in_one_line_and_the_run_can_be_resumed(values: Values) 
     grid = InProcessGrid.simulated(5, in_round(2, 3, lambda q, r: []))
     given = values("engine=flower", "engine.timeout=0.02", "engine.max_repeats=1")
     with pytest.raises(ConfigError, match=r"round 3: 4 good replies, 5 are needed .*client 3"):
-        session.run(given, engine=over(grid))
+        session.run(given, engine=flower_engine(grid))
     place = place_of(given)
     assert len(place.metrics()) == 2
-    done = session.resume(place.path, engine=over(InProcessGrid.simulated(2)))
-    clean = session.run(values("engine=flower"), engine=over(InProcessGrid.simulated(5)))
+    done = session.resume(place.path, engine=flower_engine(InProcessGrid.simulated(2)))
+    clean = session.run(values("engine=flower"), engine=flower_engine(InProcessGrid.simulated(5)))
     np.testing.assert_array_equal(
         np.load(done.path / "model.npz")["theta"], np.load(clean.path / "model.npz")["theta"]
     )
@@ -168,8 +168,8 @@ def test_repeat_gives_up_in_one_line_and_the_run_can_be_resumed(values: Values) 
 def test_skip_uses_the_round_up_without_a_step(values: Values) -> None:
     grid = InProcessGrid.simulated(5, in_round(1, 3, lambda q, r: []))
     given = values("engine=flower", "engine.timeout=0.02", "engine.on_missing=skip")
-    rows = session.run(given, engine=over(grid)).metrics()
-    clean = session.run(values("engine=flower"), engine=over(InProcessGrid.simulated(5)))
+    rows = session.run(given, engine=flower_engine(grid)).metrics()
+    clean = session.run(values("engine=flower"), engine=flower_engine(InProcessGrid.simulated(5)))
     assert rows[1]["skipped"]
     assert rows[1]["gradient_norm"] is None
     assert rows[1]["theta_norm"] == rows[0]["theta_norm"]
@@ -183,5 +183,5 @@ def test_it_says_whom_it_waits_for_and_gives_up(
 ) -> None:
     grid = InProcessGrid([])
     with pytest.raises(ConfigError, match=r"waited 0.1 s in vain for the first node"):
-        session.run(values("engine=flower", "engine.wait=0.1"), engine=over(grid))
+        session.run(values("engine=flower", "engine.wait=0.1"), engine=flower_engine(grid))
     assert "Waiting for the first node to connect" in caplog.text

@@ -3,14 +3,15 @@ import pytest
 from scipy.stats import kstest
 
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.privacy.mechanism import BoundedSum, add_gaussian, sensitivity
+from fedsofim.core.sums import BoundedSum
+from fedsofim.privacy.mechanism import SeededNoise, add_gaussian, sensitivity
 
 BOUND, Z = 10.0, 8.36474
 
 
 def noise(*key, shape=(20_000,), dtype=np.float32):
     zero = BoundedSum(np.zeros(shape, dtype), BOUND)
-    return add_gaussian(zero, Z, stream(0, Purpose.NOISE, *key))
+    return add_gaussian(zero, Z, SeededNoise(stream(0, Purpose.NOISE, *key)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -25,7 +26,7 @@ def test_noise_has_the_std_it_should_and_no_other(dtype):
 
 def test_noise_is_around_the_sum(rng):
     value = 1e4 * rng.normal(size=20_000)
-    released = add_gaussian(BoundedSum(value, BOUND), Z, rng)
+    released = add_gaussian(BoundedSum(value, BOUND), Z, SeededNoise(rng))
     assert kstest((released - value) / (BOUND * Z), "norm").pvalue > 0.01
 
 
@@ -44,22 +45,22 @@ def test_coordinates_are_independent():
 
 
 def test_a_stream_is_used_up_and_never_twice():
-    rng = stream(0, Purpose.NOISE, 0)
+    noise = SeededNoise(stream(0, Purpose.NOISE, 0))
     zero = BoundedSum(np.zeros(100), BOUND)
-    assert (add_gaussian(zero, Z, rng) != add_gaussian(zero, Z, rng)).all()
+    assert (add_gaussian(zero, Z, noise) != add_gaussian(zero, Z, noise)).all()
 
 
 def test_the_sum_is_not_changed(rng):
     value = rng.normal(size=(3, 4))
     before = value.copy()
-    released = add_gaussian(BoundedSum(value, BOUND), Z, rng)
+    released = add_gaussian(BoundedSum(value, BOUND), Z, SeededNoise(rng))
     np.testing.assert_array_equal(value, before)
     assert (released.shape, released.dtype) == (value.shape, value.dtype)
 
 
 def test_no_noise_releases_the_sum_itself(rng):
     value = rng.normal(size=5)
-    released = add_gaussian(BoundedSum(value, np.inf), 0.0, rng)
+    released = add_gaussian(BoundedSum(value, np.inf), 0.0, SeededNoise(rng))
     np.testing.assert_array_equal(released, value)
     released += 1  # a copy, so what is done with it stays outside
     assert (released != value).all()

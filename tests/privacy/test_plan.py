@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.privacy.mechanism import BoundedSum, add_gaussian
+from fedsofim.core.sums import BoundedSum
+from fedsofim.privacy.mechanism import SeededNoise, add_gaussian
 from fedsofim.privacy.plan import Privacy
 
 
@@ -32,7 +33,7 @@ def test_the_papers_noise(epsilon, z):
 
 @given(
     st.floats(math.log(1e-3), math.log(50)).map(math.exp),
-    st.floats(math.log(1e-12), math.log(0.1)).map(math.exp),
+    st.floats(math.log(1e-12), math.log(0.009)).map(math.exp),
     st.floats(0, math.log(100_000)).map(lambda x: round(math.exp(x))),
     st.sampled_from(["replace-one", "add-remove"]),
     st.floats(1e-3, 1e3),
@@ -84,7 +85,9 @@ def test_clients_share_the_noise_when_only_the_sum_is_seen():
 def test_the_shared_noise_adds_up_to_the_whole(rng):
     ours = plan(aggregation="size", trust="aggregate")
     zero = BoundedSum(np.zeros(20_000), ours.clip)
-    total = sum(add_gaussian(zero, ours.client_noise_multiplier, rng) for _ in range(20))
+    total = sum(
+        add_gaussian(zero, ours.client_noise_multiplier, SeededNoise(rng)) for _ in range(20)
+    )
     assert total.std() == pytest.approx(ours.clip * ours.noise_multiplier, rel=0.03)
 
 
@@ -102,6 +105,15 @@ def test_a_set_up_and_the_rounds_split_the_budget():
     assert ours.client_setup_multiplier(2.0) == pytest.approx(2.0 / math.sqrt(setup))
 
 
+def test_a_delta_that_allows_to_give_a_record_away_is_doubted():
+    assert privacy(delta=1e-3).doubt(1000) is None
+    assert "privacy.delta=0.001 is above one over the number of records, 0.00099" in str(
+        privacy(delta=1e-3).doubt(1010)
+    )
+    assert privacy(delta=1e-3).doubt(0) is None  # nobody knows how many there are
+    assert privacy(delta=1e-3, epsilon=math.inf).doubt(10**6) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -110,6 +122,8 @@ def test_a_set_up_and_the_rounds_split_the_budget():
         ({"epsilon": math.nan}, "epsilon=nan"),
         ({"delta": 0.0}, "delta=0.0"),
         ({"delta": 1.0}, "delta=1.0"),
+        ({"delta": 0.1}, "delta=0.1"),
+        ({"delta": 0.01}, "delta=0.01"),
         ({"delta": -1e-5}, "delta=-1e-05"),
         ({"delta": math.nan}, "delta=nan"),
         ({"clip": 0.0}, "clip=0.0"),

@@ -1,7 +1,5 @@
 """What holds for every method."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from fedsofim.strategies import STRATEGIES
@@ -9,8 +7,8 @@ from fedsofim.strategies.rule import start
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines.local import run
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
@@ -76,7 +74,7 @@ def test_all_clients_at_once_equals_each_alone(small, strategy):
     e = experiment(small, f"strategy={strategy}", "rounds=3")
     program, rule = e.config.client, e.config.strategy
     received = rule.broadcast(start(rule, e.theta))
-    noise = partial(stream, 0, Purpose.NOISE, 0)
+    noise = seeded(0, 0)
     together, _ = program.release(
         received, e.clients, program.init(e.theta, len(e.clients)), e.plan, noise
     )

@@ -10,8 +10,9 @@ import pytest
 from fedsofim.strategies import STRATEGIES
 
 from fedsofim.config.compose import compose
-from fedsofim.core.errors import ConfigError
+from fedsofim.core.errors import ConfigError, Stopped
 from fedsofim.runs import session
+from fedsofim.runs.observer import Text
 
 FILES = {
     "config.yaml",
@@ -19,8 +20,6 @@ FILES = {
     "summary.json",
     "model.npz",
     "partition.json",
-    "partition.csv",
-    "partition.svg",
     "report.html",
     "checkpoint.npz",
 }
@@ -45,7 +44,8 @@ def theta_of(path):
 @pytest.fixture
 def run(tmp_path, small):
     def start(*overrides, name="run"):
-        return session.run(compose([*small, f"output.dir={tmp_path / name}", *overrides])).path
+        values = compose([*small, f"output.dir={tmp_path / name}", *overrides])
+        return session.run(values, observer=Text()).path
 
     return start
 
@@ -104,13 +104,35 @@ def test_the_report_stands_alone(run, privacy):
     page = (run(f"privacy={privacy}", "rounds=1") / "report.html").read_text()
     assert not re.search(r"<script|<link|<img|<iframe|@import|url\(|\b(src|href)\s*=", page)
     assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
-    assert page.count("<svg") == page.count("</svg>") >= 4
-    assert "Records by client and class" in page
+    assert page.count("<svg") == page.count("</svg>") >= 3
     assert ("not private" in page) == (privacy == "none")
 
 
+def test_class_counts_are_shown_only_when_asked_for_and_marked(run):
+    hidden, shown = run(name="hidden"), run("output.counts=true", name="shown")
+    assert {p.name for p in shown.iterdir()} == FILES | {"partition.csv", "partition.svg"}
+    page = (hidden / "report.html").read_text()
+    assert "Who holds what" not in page
+    assert "Records by client and class" not in page
+    for name in ("partition.json", "config.yaml", "checkpoint.npz"):  # what is not to be shared
+        assert f"<li><code>{name}</code>" in page
+    page = (shown / "report.html").read_text()
+    marked = page.split("<h2>Who holds what</h2>")[1]
+    assert marked.startswith("<p>This is the simulator's knowledge: no epsilon covers it.</p>")
+    assert "Records by client and class" in marked
+    assert "<li><code>partition.csv</code>" in page
+
+
+def test_a_delta_above_one_over_the_records_is_told_once(run, capsys):
+    run("privacy.delta=0.005", name="weak")
+    told = capsys.readouterr().out
+    assert told.count("WEAK PROMISE") == 1
+    run(name="strong")
+    assert "WEAK PROMISE" not in capsys.readouterr().out
+
+
 def test_the_heat_map_shows_every_count(run):
-    path = run()
+    path = run("output.counts=true")
     picture = (path / "partition.svg").read_text()
     counts = strict((path / "partition.json").read_text())["counts"]
     assert picture.count("<rect") == 4 * 3
@@ -170,10 +192,12 @@ def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "measure", interrupting)
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(Stopped) as stopped:
             run(f"strategy={strategy}", name="cut")
-    assert ended.value.code == 130
     cut = whole.parent / "cut"
+    assert stopped.value.path == cut
+    assert f"Stopped after round {stop} of 6" in str(stopped.value)
+    assert f"fedsofim resume {cut}" in str(stopped.value)
     assert len(rows_of(cut)) == stop
     assert not (cut / "summary.json").exists()
     session.resume(cut)
@@ -184,7 +208,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch)
     assert {p.name for p in cut.iterdir()} == FILES | own
 
 
-@pytest.mark.parametrize("at", ["measure", "append", "checkpoint", "_finish"])
+@pytest.mark.parametrize("at", ["measure", "append", "checkpoint", "finish"])
 def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypatch):
     whole = run("output.checkpoint_every=2", name="whole")
     owner = session.RunDir if at in ("append", "checkpoint") else session
@@ -192,7 +216,7 @@ def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypa
 
     def crash(*arguments, **options):
         calls.append(at)
-        if len(calls) == (1 if at == "_finish" else 3):
+        if len(calls) == (1 if at == "finish" else 3):
             raise KeyboardInterrupt
         return original(*arguments, **options)
 

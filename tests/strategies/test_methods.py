@@ -1,11 +1,9 @@
 """Every method as a whole: its reductions, its memory, and what it is charged for."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from dp_accounting import get_epsilon_gaussian
 from fedsofim.clients import Client
 from fedsofim.clients.covariance import Covariance
@@ -15,18 +13,23 @@ from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
 from fedsofim.strategies import STRATEGIES
 from fedsofim.strategies.adaptive import FedAdam, FedYogi
+from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.fedavg import FedAvg
 from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
-from fedsofim.strategies.rule import aggregate, start, step
+from fedsofim.strategies.rule import start, step
 from fedsofim.strategies.scaffold import Scaffold
+from references import reference
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.rate import Rate
 from fedsofim.models import head
+from fedsofim.privacy.mechanism import SeededNoise, seeded
 from fedsofim.privacy.plan import Plan
+
+torch = reference("torch")
 
 ROUNDS, CLASSES, FEATURES = 6, 3, 4
 
@@ -58,7 +61,7 @@ def population(sizes=(7, 11, 5), dtype=np.float64, seed=0):
 
 
 def noise(t):
-    return partial(stream, 0, Purpose.NOISE, t)
+    return seeded(0, t)
 
 
 def train(rule, program, clients, plan, rounds=ROUNDS):
@@ -66,7 +69,7 @@ def train(rule, program, clients, plan, rounds=ROUNDS):
     theta = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
     sizes = np.array([client.data.size for client in clients])
     server, memory = start(rule, theta), program.init(theta, len(clients))
-    setup = program.setup(clients, plan, partial(stream, 0, Purpose.SETUP_NOISE, 0))
+    setup = program.setup(clients, plan, seeded(0, -1))
     if setup is not None:
         server = rule.set_up(server, aggregate(setup, sizes, "uniform"))
     for t in range(rounds):
@@ -79,8 +82,8 @@ def train(rule, program, clients, plan, rounds=ROUNDS):
 
 
 def test_fedavg_with_one_step_is_fedgd():
-    avg, _ = train(FedAvg(lr=0.7), LocalSteps(lr=0.3, steps=1), population(), plan(z=2.0))
-    gd, _ = train(FedGD(lr=0.7 * 0.3), Gradient(), population(), plan(z=2.0))
+    avg, _ = train(FedAvg(rate=Rate(0.7)), LocalSteps(lr=0.3, steps=1), population(), plan(z=2.0))
+    gd, _ = train(FedGD(rate=Rate(0.7 * 0.3)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_allclose(avg, gd, rtol=1e-13, atol=1e-14)
 
 
@@ -98,15 +101,15 @@ def test_scaffold_without_control_variates_is_fedavg():
 
 def test_adafedprox_without_pull_is_fedavg_and_with_it_is_not():
     prox, client = STRATEGIES["adafedprox"], LocalSteps(lr=0.3, steps=4)
-    without, _ = train(prox(lr=1.0, mu=0.0), client, population(), plan(z=2.0))
-    fedavg, _ = train(FedAvg(lr=1.0), client, population(), plan(z=2.0))
-    pulled, _ = train(prox(lr=1.0, mu=0.5), client, population(), plan(z=2.0))
+    without, _ = train(prox(rate=Rate(1.0), mu=0.0), client, population(), plan(z=2.0))
+    fedavg, _ = train(FedAvg(rate=Rate(1.0)), client, population(), plan(z=2.0))
+    pulled, _ = train(prox(rate=Rate(1.0), mu=0.5), client, population(), plan(z=2.0))
     np.testing.assert_array_equal(without, fedavg)
     assert np.abs(pulled - fedavg).max() > 1e-3
 
 
 def test_the_pull_fades_and_stops_at_a_tenth():
-    rule = STRATEGIES["adafedprox"](lr=1.0, mu=0.2)
+    rule = STRATEGIES["adafedprox"](rate=Rate(1.0), mu=0.2)
     state = start(rule, np.zeros((2, 2)))
     pulls = [float(rule.broadcast(state._replace(t=t))["mu"]) for t in (0, 3, 99, 10_000)]
     np.testing.assert_allclose(pulls, [0.2, 0.1, 0.02, 0.02])
@@ -115,24 +118,27 @@ def test_the_pull_fades_and_stops_at_a_tenth():
 def test_ftrl_with_an_identity_tree_is_fedgd():
     tree = Tree(rounds=ROUNDS, tree="identity")
     ftrl, _ = train(STRATEGIES["ftrl"](lr=0.2), tree, population(), plan(z=2.0))
-    gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
+    gd, _ = train(FedGD(rate=Rate(0.2)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_array_equal(ftrl, gd)
 
 
 def test_fedfc_with_a_large_gamma_is_scaled_fedgd():
     gamma, client = 1e9, Covariance(bound=3.0, setup_share=0.5)
     fc, _ = train(
-        FedFC(lr=0.2 * gamma, gamma=gamma), client, population(), plan(z=2.0, setup_share=0.5)
+        FedFC(rate=Rate(0.2 * gamma), gamma=gamma),
+        client,
+        population(),
+        plan(z=2.0, setup_share=0.5),
     )
-    gd, _ = train(FedGD(lr=0.2), Gradient(), population(), plan(z=2.0))
+    gd, _ = train(FedGD(rate=Rate(0.2)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_allclose(fc, gd, rtol=1e-6)
 
 
 def test_fedfc_preconditions_with_the_inverse_covariance():
     clients = population()
-    rule, client = FedFC(lr=1.0, gamma=0.5), Covariance(bound=1e6, setup_share=0.5)
+    rule, client = FedFC(rate=Rate(1.0), gamma=0.5), Covariance(bound=1e6, setup_share=0.5)
     theta, _ = train(rule, client, clients, plan(clip=math.inf), rounds=1)
-    first, _ = train(FedGD(lr=1.0), Gradient(), clients, plan(clip=math.inf), rounds=1)
+    first, _ = train(FedGD(rate=Rate(1.0)), Gradient(), clients, plan(clip=math.inf), rounds=1)
     x0 = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
     C = np.mean([c.data.x @ c.data.x.T / c.data.size for c in clients], axis=0)
     expected = x0 - (x0 - first) @ np.linalg.inv(C + 0.5 * np.eye(FEATURES + 1))
@@ -140,7 +146,7 @@ def test_fedfc_preconditions_with_the_inverse_covariance():
 
 
 def test_adam_is_torchs():
-    rule = FedAdam(lr=0.1, beta1=0.8, beta2=0.99, tau=1e-3)
+    rule = FedAdam(rate=Rate(0.1), beta1=0.8, beta2=0.99, tau=1e-3)
     rng = np.random.default_rng(0)
     theta = rng.standard_normal((2, 3))
     reference = torch.nn.Parameter(torch.tensor(theta))
@@ -155,7 +161,7 @@ def test_adam_is_torchs():
 
 
 def test_yogi_is_its_definition():
-    rule = FedYogi(lr=0.1, beta1=0.9, beta2=0.8, tau=0.01)
+    rule = FedYogi(rate=Rate(0.1), beta1=0.9, beta2=0.8, tau=0.01)
     rng = np.random.default_rng(0)
     state = start(rule, rng.standard_normal(5))
     theta, m, v = state.theta.copy(), np.zeros(5), np.full(5, 0.01**2)
@@ -176,7 +182,7 @@ def test_yogi_is_its_definition():
 
 def test_scaffolds_control_variates_persist_as_by_hand():
     lr, K, eta_s, clients = 0.3, 2, 0.5, population()
-    rule = Scaffold(lr=eta_s, client_lr=lr, local_steps=K)
+    rule = Scaffold(rate=Rate(eta_s), client_lr=lr, local_steps=K)
     no_clip = plan(clip=math.inf)
     theta, memory = train(rule, ScaffoldSteps(lr=lr, steps=K), clients, no_clip, rounds=3)
 
@@ -209,8 +215,10 @@ class OneHot:
     def __init__(self):
         self.draws = 0
 
-    def standard_normal(self, shape, dtype):
-        out = np.zeros(shape, dtype)
+    exact = False
+
+    def gaussian(self, total, noise_multiplier):
+        out = np.zeros_like(total.value)
         out.flat[self.draws] = 1
         self.draws += 1
         return out
@@ -231,10 +239,27 @@ def noise_matrix(program, rounds, size=1):
     return np.array(rows)
 
 
-def test_a_full_tree_of_70_rounds_costs_8162():
-    assert Tree(rounds=70).cost(70) == 8162
-    leaves = [2**level for level in range(7) for _ in range(70 >> level)]
-    assert sum(n**2 for n in leaves) == 8162
+@pytest.mark.parametrize("rounds", [*range(1, 35), 63, 64, 65, 70])
+def test_a_tree_costs_what_the_dense_matrix_says(rounds):
+    """With releases S + N xi, the cost is the largest |N^-1 dS|^2, where each |dS_t| is one."""
+    sums = np.linalg.inv(noise_matrix(Tree(rounds=rounds), rounds))
+    assert sums.min() >= 0  # sums over leaves: the worst is a record that always pulls one way
+    moved = np.cumsum(sums.sum(axis=1) ** 2)  # after each round: later ones are no part of earlier
+    assert [Tree(rounds=rounds).disclosure.releases(t + 1) for t in range(rounds)] == moved.tolist()
+    assert Tree(rounds=rounds, tree="identity").disclosure.releases(rounds) == rounds
+
+
+def test_a_full_tree_of_70_rounds_costs_6139():
+    assert Tree(rounds=70).disclosure.releases(70) == 6139
+
+
+@pytest.mark.parametrize("batches", range(2, 18))
+def test_a_batched_tree_costs_what_its_worst_record_does(batches):
+    rounds = 2 * batches
+    program = Tree(rounds=rounds, batches=batches)
+    sums = np.linalg.inv(noise_matrix(program, rounds, size=batches))
+    turns = np.arange(rounds)[:, None] % batches == np.arange(batches)  # who is in which round
+    assert program.disclosure.releases(rounds) == ((sums @ turns) ** 2).sum(axis=0).max()
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 8, 70])
@@ -262,8 +287,10 @@ def test_a_batched_tree_restarts_and_is_completed():
     variance = (prefix**2).sum(axis=1)
     np.testing.assert_array_equal(variance[4::5], [1, 2, 3])  # one draw for a completed epoch
     np.testing.assert_array_equal(variance[:4], [1, 1, 2, 1])
-    assert program.cost(rounds) == 3 * (3 + 1)  # three epochs, a leaf is under 4 nodes
-    assert program.cost(1) == 4
+    assert program.disclosure.releases(rounds) == 3 * (
+        3 + 1
+    )  # three epochs, a leaf is under 4 nodes
+    assert program.disclosure.releases(1) == 4
 
 
 def test_in_batched_mode_each_record_takes_part_once_an_epoch():
@@ -289,8 +316,8 @@ PROGRAMS = {
 
 
 def test_every_local_step_is_charged():
-    assert LocalSteps(lr=0.1, steps=5).cost(70) == 350
-    assert ScaffoldSteps(lr=0.1, steps=7).cost(70) == 490
+    assert LocalSteps(lr=0.1, steps=5).disclosure.releases(70) == 350
+    assert ScaffoldSteps(lr=0.1, steps=7).disclosure.releases(70) == 490
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -299,7 +326,8 @@ def test_released_noise_is_what_the_accountant_was_told(name):
     program, z, C, size, n = PROGRAMS[name], 1e5, 2.0, 8, 400
     one = population(sizes=(size,))[0]
     clients = [Client(i, one.data) for i in range(n)]
-    told = plan(z=z, clip=C, releases=program.cost(4), setup_share=program.setup_share)
+    stated = program.disclosure
+    told = plan(z=z, clip=C, releases=stated.releases(4), setup_share=stated.setup_share)
     theta = np.zeros((CLASSES, FEATURES + 1))
     received = {"theta": theta, "c": theta}
     memory, released = program.init(theta, n), []
@@ -320,7 +348,7 @@ def test_covariance_noise_is_symmetric_and_as_charged():
     told = plan(z=3.0, releases=70, setup_share=0.2)
     still = client.setup(clients, plan(z=0.0, releases=70, setup_share=0.2), noise(0))
     count = iter(range(10**6))
-    noisy = client.setup(clients, told, lambda *_: np.random.default_rng(next(count)))
+    noisy = client.setup(clients, told, lambda *_: SeededNoise(np.random.default_rng(next(count))))
     E = (noisy - still) * 9
     np.testing.assert_array_equal(E, E.transpose(0, 2, 1))
     (setup, rounds) = told.events()

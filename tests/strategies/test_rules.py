@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.alone import Alone
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.pfedsop import PFedSOP
-from fedsofim.strategies.rule import aggregate, start, step
+from fedsofim.strategies.rule import start, step
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.rate import Rate
 
 ROUNDS = 5
 
@@ -89,7 +91,7 @@ def test_every_rule_goes_down_a_bowl(rule):
 @pytest.mark.parametrize("lr", [0.0, -1.0, math.inf, math.nan])
 def test_learning_rates_are_positive(lr):
     with pytest.raises(ConfigError, match=r"lr=.*must be a finite number > 0"):
-        FedGD(lr=lr)
+        FedGD(rate=Rate(lr))
 
 
 @pytest.mark.parametrize(
@@ -102,15 +104,15 @@ def test_learning_rates_are_positive(lr):
     ],
 )
 def test_schedules(schedule, expected):
-    rule = FedGD(lr=2.0, schedule=schedule)
-    assert [rule.learning_rate(t, 4) for t in range(4)] == pytest.approx(expected)
+    rate = Rate(2.0, schedule)
+    assert [rate.at(t, 4) for t in range(4)] == pytest.approx(expected)
 
 
 def test_fedgd_subtracts_what_the_schedule_says(rng):
     theta = rng.normal(size=(2, 3))
     G = gradients(rng, theta, 4)
     expected = theta - 2 * G[0] - 1.5 * G[1] - 1 * G[2] - 0.5 * G[3]
-    rule = FedGD(lr=2.0, schedule="linear")
+    rule = FedGD(rate=Rate(2.0, "linear"))
     state = start(rule, theta)
     for g in G:
         state = step(rule, state, g, 4)

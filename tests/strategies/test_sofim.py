@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,17 +9,20 @@ from fedsofim.strategies.sofim import Sofim
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsofim.config.build import build
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.rate import Rate
 
 
 def sofim(**changes):
-    return Sofim(**{"lr": 0.8, "rho": 0.5, "beta": 0.9} | changes)
+    return Sofim(**{"rate": Rate(0.8), "rho": 0.5, "beta": 0.9} | changes)
 
 
 def directions(rule, aggregates):
     buffers, out = rule.init(aggregates[0]), []
+    rule = replace(rule, rate=Rate(1.0))
     for t, G in enumerate(aggregates):
-        buffers, direction = rule.update(buffers, G, t)
+        buffers, direction = rule.update(buffers, G, t, len(aggregates))
         out.append(direction)
     return out
 
@@ -87,11 +91,11 @@ def test_warm_start_fades_the_preconditioner_in(rng, direction):
 
 def test_without_memory_and_preconditioner_it_is_fedgd_exactly(rng):
     theta, G = rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=(5, 2, 3))
-    ablated = sofim(lr=0.1, beta=0.0, precondition=False, schedule="cosine")
-    ours, plain = start(ablated, theta), start(FedGD(lr=0.1, schedule="cosine"), theta)
+    ablated = sofim(rate=Rate(0.1, "cosine"), beta=0.0, precondition=False)
+    ours, plain = start(ablated, theta), start(FedGD(rate=Rate(0.1, "cosine")), theta)
     for g in G.astype(np.float32):
         ours = step(ablated, ours, g, 5)
-        plain = step(FedGD(lr=0.1, schedule="cosine"), plain, g, 5)
+        plain = step(FedGD(rate=Rate(0.1, "cosine")), plain, g, 5)
         np.testing.assert_array_equal(ours.theta, plain.theta)
 
 
@@ -132,7 +136,7 @@ def test_a_momentum_step_is_never_longer_than_this(rho, scale):
 def test_senseless_settings_are_refused(changes):
     (name,) = changes
     with pytest.raises(ConfigError, match=name):
-        sofim(**changes)
+        build(Sofim, {"lr": 0.8, "rho": 0.5, "beta": 0.9} | changes, "")
 
 
 @pytest.mark.parametrize("direction", ["momentum", "gradient"])
@@ -149,12 +153,12 @@ def test_the_papers_settings_are_the_defaults(config_of):
     by_epsilon = {e: config_of(f"privacy.epsilon={e}").strategy for e in (0.5, 1, 5, 10)}
     shared = {"direction": "momentum"}
     assert by_epsilon == {
-        0.5: Sofim(lr=0.2, rho=0.5, beta=0.95, bias_correction=True, warmup=10, **shared),
-        1: Sofim(lr=3, rho=10, beta=0.8, bias_correction=True, **shared),
-        5: Sofim(lr=0.8, rho=0.5, beta=0.9, **shared),
-        10: Sofim(lr=0.8, rho=0.5, beta=0.9, **shared),
+        0.5: Sofim(rate=Rate(0.2), rho=0.5, beta=0.95, bias_correction=True, warmup=10, **shared),
+        1: Sofim(rate=Rate(3), rho=10, beta=0.8, bias_correction=True, **shared),
+        5: Sofim(rate=Rate(0.8), rho=0.5, beta=0.9, **shared),
+        10: Sofim(rate=Rate(0.8), rho=0.5, beta=0.9, **shared),
     }
 
 
 def test_a_setting_of_the_users_own_wins(config_of):
-    assert config_of("strategy.lr=0.123", "strategy.rho=7").strategy.lr == 0.123
+    assert config_of("strategy.lr=0.123", "strategy.rho=7").strategy.rate.lr == 0.123

@@ -8,13 +8,14 @@ import yaml
 from fedsofim.strategies import STRATEGIES
 from scipy.stats import chi2 as chi2_distribution
 
-from fedsofim.config.compose import compose
+from fedsofim.config.compose import CONF, compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.reports.tables import Table, paper
 from fedsofim.studies import tune
-from fedsofim.studies.reproduce import Lab, accuracy_table, mcnemar
-from fedsofim.studies.sweep import run_all
+from fedsofim.studies.reproduce import Study, accuracy_table, mcnemar
+from fedsofim.studies.results import Results
+from fedsofim.studies.stacks import run_all
 
 
 def test_mcnemar_is_the_chi_square_test_with_continuity_correction():
@@ -44,13 +45,13 @@ def test_a_table_reads_back_from_csv_and_is_valid_latex():
 def test_the_accuracy_table_shows_gaps_to_fedgd(tmp_path):
     """On two rounds of two seeds it has the paper's rows and the arithmetic of its own figures."""
 
-    class Quick(Lab):
+    class Quick(Study):
         def run(self, cells):
             runs = super().run([[*cell[1:], "rounds=70"] for cell in cells[:1]])
             return [runs[0] for _ in cells]
 
-    lab = Quick(["partition.clients=2"], [0], lambda *_: None, tmp_path)
-    table = accuracy_table(lab, "3")
+    study = Quick(Results(tmp_path / "r.jsonl"), ["partition.clients=2"], [0])
+    table = accuracy_table(study, "3")
     assert len(table.rows) == 36
     assert all(row[-3] == "+0.00" for row in table.rows)  # every method is given FedGD's runs
     sofim = next(r for r in table.rows if r[:2] == ("10", "DP-FedSOFIM"))
@@ -59,13 +60,16 @@ def test_the_accuracy_table_shows_gaps_to_fedgd(tmp_path):
 
 def test_work_that_was_interrupted_goes_on(small, tmp_path, monkeypatch):
     cells = [[*small, "strategy.lr=0.1"], [*small, "strategy.lr=1"]]
-    whole = Lab([], [0, 1], lambda *_: None, tmp_path / "whole").run(cells)
-    Lab([], [0], lambda *_: None, tmp_path / "cut").run(cells[:1])
+    whole = Study(Results(tmp_path / "whole"), seeds=[0, 1]).run(cells)
+    Study(Results(tmp_path / "cut"), seeds=[0]).run(cells[:1])
     ran = []
-    monkeypatch.setattr(
-        "fedsofim.studies.reproduce.run_all", lambda c: (ran.extend(c), run_all(c))[1]
-    )
-    again = Lab([], [0, 1], lambda *_: None, tmp_path / "cut").run(cells)
+
+    def counted(configs, **how):
+        ran.extend(configs)
+        yield from run_all(configs, **how)
+
+    monkeypatch.setattr("fedsofim.studies.results.run_all", counted)
+    again = Study(Results(tmp_path / "cut"), seeds=[0, 1]).run(cells)
     assert len(ran) == 3
     for a, b in zip(whole, again, strict=True):
         assert a.accuracy == b.accuracy
@@ -87,10 +91,12 @@ def test_tuning_chooses_the_best_and_conf_finds_it(small, tmp_path, monkeypatch)
     assert shown[-1] == ("fine", 4, 4)
     again = tune.tune("fedgd", small[:3], tmp_path / "t", lambda *_: None, jobs=1)
     assert again == choices  # read back, and so an interrupted search goes on
-    monkeypatch.setattr(tune, "CONF", tmp_path)
-    path = tune.write_settings("small", "fedgd", dict.fromkeys(tune.EPSILONS, choice))
-    written = yaml.safe_load(path.read_text())["strategy"]["settings"]
-    assert written == {"lr": [choice.settings["lr"]] * len(tune.EPSILONS)}
+    monkeypatch.setenv("FEDSOFIM_HOME", str(tmp_path / "home"))
+    path = tune.write_settings(small[:2], "fedgd", dict.fromkeys(tune.EPSILONS, choice))
+    assert path.is_relative_to(tmp_path / "home")
+    assert yaml.safe_load(path.read_text()) == {"lr": [choice.settings["lr"]] * 4}
+    asked = ["strategy=fedgd", "settings=tuned", *small[:2]]
+    assert compose(asked)["strategy"]["lr"] == choice.settings["lr"]
 
 
 def test_every_search_names_settings_that_its_strategy_has():
@@ -107,8 +113,7 @@ def test_every_search_names_settings_that_its_strategy_has():
 def test_tuned_settings_are_shipped_and_used_when_asked_for(dataset, strategy):
     search = tune.SEARCHES[strategy]
     grid = {k: {*search.coarse[k], *search.fine[k]} for k in search.keys}
-    text = (tune.CONF / "chosen" / "tuned" / f"{dataset}_{strategy}.yaml").read_text()
-    shipped = yaml.safe_load(text)["strategy"]["settings"]
+    shipped = yaml.safe_load((CONF / "chosen/tuned" / f"{dataset}_{strategy}.yaml").read_text())
     for i, epsilon in enumerate(tune.EPSILONS):
         asked = [f"dataset={dataset}", f"strategy={strategy}", f"privacy.epsilon={epsilon:g}"]
         config = compose([*asked, "settings=tuned"])

@@ -18,7 +18,8 @@ from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
-from fedsofim.studies.sweep import Sweep, run_all
+from fedsofim.studies.stacks import run_all
+from fedsofim.studies.sweep import Sweep
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -101,30 +101,36 @@ def test_the_sum_is_that_of_explicitly_transformed_and_clipped_gradients(rng, cl
     g = explicit(theta, D, f)
     norm = np.linalg.norm(g, axis=(1, 2), keepdims=True)
     expected = (g * np.minimum(1, clip / norm)).sum(axis=0)
-    np.testing.assert_allclose(D.under(f).clipped_gradient_sum(theta, clip), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        D.with_transform(f).gradient_sum(theta, clip).value, expected, rtol=1e-9
+    )
 
 
 def test_the_identity_changes_nothing_and_a_new_transform_replaces_the_old(rng):
     D, theta, f = data(rng, 300), rng.standard_normal((CLASSES, FEATURES + 1)), factors(rng)
     one = Factors(np.eye(CLASSES), np.eye(FEATURES + 1))
     plain = head.clipped_gradient_sum(theta, D, 0.5)
-    np.testing.assert_allclose(D.under(one).clipped_gradient_sum(theta, 0.5), plain, rtol=1e-12)
-    again = D.under(f).under(one)
-    np.testing.assert_allclose(again.clipped_gradient_sum(theta, 0.5), plain, rtol=1e-12)
+    np.testing.assert_allclose(
+        D.with_transform(one).gradient_sum(theta, 0.5).value, plain, rtol=1e-12
+    )
+    again = D.with_transform(f).with_transform(one)
+    np.testing.assert_allclose(again.gradient_sum(theta, 0.5).value, plain, rtol=1e-12)
     other = f._replace(U_G=one.U_G)  # the features' factor stays, and with it what it cost
-    before = D.under(f)
-    kept = before.under(other)
+    before = D.with_transform(f)
+    kept = before.with_transform(other)
     assert kept.transformed.norm is before.transformed.norm
     np.testing.assert_array_equal(
-        kept.clipped_gradient_sum(theta, 0.5), D.under(other).clipped_gradient_sum(theta, 0.5)
+        kept.gradient_sum(theta, 0.5).value, D.with_transform(other).gradient_sum(theta, 0.5).value
     )
 
 
 def test_a_stack_of_heads_goes_through_as_each_alone(rng):
     D, thetas, f = data(rng, 700), rng.standard_normal((3, CLASSES, FEATURES + 1)), factors(rng)
-    together = D.under(f).clipped_gradient_sum(thetas, 0.5)
+    together = D.with_transform(f).gradient_sum(thetas, 0.5).value
     for theta, S in zip(thetas, together, strict=True):
-        np.testing.assert_allclose(D.under(f).clipped_gradient_sum(theta, 0.5), S, rtol=1e-10)
+        np.testing.assert_allclose(
+            D.with_transform(f).gradient_sum(theta, 0.5).value, S, rtol=1e-10
+        )
 
 
 @given(seed=st.integers(0, 10**6), clip=st.sampled_from([0.01, 1.0, 30.0]))
@@ -136,7 +142,7 @@ def test_replacing_a_record_moves_the_sum_by_at_most_2c(seed, clip):
     parts = (D.x, D.target, D.norm)
     swapped = [np.concatenate([p[..., 1:], q], axis=-1) for p, q in zip(parts, other, strict=False)]
     neighbour = head.Examples(*swapped)
-    a, b = (d.under(f).clipped_gradient_sum(theta, clip) for d in (D, neighbour))
+    a, b = (d.with_transform(f).gradient_sum(theta, clip).value for d in (D, neighbour))
     assert np.linalg.norm(a - b) <= 2 * clip * (1 + 1e-9)
 
 
@@ -149,21 +155,23 @@ def test_a_record_that_is_not_finite_contributes_nothing(rng, way, dtype, bad):
     y = rng.integers(0, CLASSES, 40)
     x[7] = np.finfo(dtype).max if bad == "large" else bad
     rest = np.arange(40) != 7
-    S = head.examples(x, y, CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
-    clean = head.examples(x[rest], y[rest], CLASSES).under(f).clipped_gradient_sum(theta, 0.5)
+    S = head.examples(x, y, CLASSES).with_transform(f).gradient_sum(theta, 0.5).value
+    clean = (
+        head.examples(x[rest], y[rest], CLASSES).with_transform(f).gradient_sum(theta, 0.5).value
+    )
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(S, clean, rtol=1e4 * eps, atol=1e3 * eps)
 
 
 def single(x, y, classes, U_G, U_A):
     factors = Factors(np.asarray(U_G, np.float32), np.asarray(U_A, np.float32))
-    return head.examples(np.asarray(x, np.float32), np.asarray(y), classes).under(factors)
+    return head.examples(np.asarray(x, np.float32), np.asarray(y), classes).with_transform(factors)
 
 
 def size(D, clip, theta=None):
     """The norm of the clipped sum, in float64."""
     theta = np.zeros((len(D.target), len(D.x)), np.float32) if theta is None else theta
-    return np.linalg.norm(D.clipped_gradient_sum(theta, clip).astype(float))
+    return np.linalg.norm(D.gradient_sum(theta, clip).value.astype(float))
 
 
 @pytest.mark.parametrize("stack", [(), (5,)])
@@ -171,10 +179,10 @@ def size(D, clip, theta=None):
 def test_single_precision_is_double_precision_to_its_digits(rng, way, stack, clip):
     D, f = data(rng, 700), factors(rng)
     theta = rng.standard_normal((*stack, CLASSES, FEATURES + 1))
-    exact = D.under(f).clipped_gradient_sum(theta, clip)
+    exact = D.with_transform(f).gradient_sum(theta, clip).value
     D32 = head.Examples(*(a.astype(np.float32) for a in D[:3]))
     f32 = Factors(*(U.astype(np.float32) for U in f))
-    total = D32.under(f32).clipped_gradient_sum(theta.astype(np.float32), clip)
+    total = D32.with_transform(f32).gradient_sum(theta.astype(np.float32), clip).value
     np.testing.assert_allclose(total, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
 
 

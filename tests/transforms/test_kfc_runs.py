@@ -53,7 +53,7 @@ def test_every_strategy_takes_it_and_resumes_bit_for_bit(small, strategy, tmp_pa
     few = (f"strategy={strategy}", "rounds=7", "transform.refresh_every=2", "privacy.epsilon=5")
     e = experiment(small, *few)
     whole = flatten(run(e, begin(e), lambda *_: False))
-    assert all(np.isfinite(a).all() for a in whole.values())
+    assert all(np.isfinite(a).all() for a in whole.values() if not isinstance(a, str))
     plain = prepare(parse(compose(overrides(small, *few[:2], few[3]))))
     other = flatten(run(plain, begin(plain), lambda *_: False))
     assert any(not np.array_equal(whole[name], other[name]) for name in other)

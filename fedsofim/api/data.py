@@ -1,0 +1,103 @@
+"""Records that a program holds in memory."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.data import npz
+from fedsofim.data.datasets import Dataset, hold_out
+
+
+class Labelled(NamedTuple):
+    """A data set whose labels are numbers from 0, and what they stand for, `(K,)`."""
+
+    dataset: Dataset
+    classes: Array
+
+
+def labelled(
+    data: Sequence[Any], owners: Any = None, holdout: float = 0.0, classes: Any = None
+) -> Labelled:
+    """Check arrays, and number their labels.
+
+    Args:
+        data: `(X, y)` or `(X, y, X_test, y_test)`; `X` is `(N, F)` features, or `(N, C, H, W)` for
+            a network; labels are whole numbers, texts or truth values.
+        owners: whose each training record is, `(N,)`, if the division is given.
+        holdout: the part of the training records that takes the test set's place.
+        classes: all labels that there can be, sorted; by default those of `data`.
+
+    >>> labelled((np.eye(4), ["no", "yes", "no", "yes"])).dataset.train_y.tolist()
+    [0, 1, 0, 1]
+    """
+    require(
+        not isinstance(data, np.ndarray) and len(data) in (2, 4),
+        "data: give (X, y), or (X, y, X_test, y_test)",
+    )
+    x, y = _inputs(data[0], "X"), _labels(data[1], "y")
+    none = len(data) == 2
+    test_x = x[:0] if none else _inputs(data[2], "X_test")
+    test_y = y[:0] if none else _labels(data[3], "y_test")
+    for name, inputs, labels in (("X", x, y), ("X_test", test_x, test_y)):
+        require(len(inputs) == len(labels), f"{name}: {len(inputs)} records, {len(labels)} labels")
+    require(len(x) > 0, "X: there are no records")
+    require(
+        test_x.shape[1:] == x.shape[1:],
+        f"X_test: records have shape {test_x.shape[1:]}, those of X {x.shape[1:]}",
+    )
+    require(y.dtype.kind == test_y.dtype.kind, f"y_test: holds {test_y.dtype}, y holds {y.dtype}")
+    names = np.unique(np.concatenate([y, test_y])) if classes is None else np.asarray(classes)
+    require(len(names) >= 2, f"y: all labels are {names[0]}; at least two classes are needed")
+    ids = None if owners is None else np.asarray(owners)
+    require(ids is None or ids.shape == y.shape, f"owners: must have shape {y.shape}")
+    dataset = Dataset(
+        x, _numbered(y, names), test_x, _numbered(test_y, names), len(names), client_id=ids
+    )
+    dataset = dataset._replace(sha256=_digest(dataset))
+    return Labelled(hold_out(dataset, holdout) if holdout else dataset, names)
+
+
+def _inputs(given: Any, name: str) -> Array:
+    try:
+        with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused
+            x = np.asarray(given).astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: not an array of numbers ({error})") from None
+    require(
+        x.ndim in (2, 4),
+        f"{name}: has shape {x.shape}; give (records, features), or (records, channels, height, "
+        "width) for a network",
+    )
+    bad = int((~np.isfinite(x)).any(axis=tuple(range(1, x.ndim))).sum())
+    require(bad == 0, f"{name}: NaN or infinite values in {bad} records")
+    return x
+
+
+def _labels(given: Any, name: str) -> Array:
+    y = np.asarray(given)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    require(y.ndim == 1, f"{name}: has shape {y.shape}; labels are (records,)")
+    if y.dtype == object and all(isinstance(label, str) for label in y):
+        y = y.astype(str)  # as pandas keeps texts
+    if y.dtype.kind == "f" and bool((y == np.round(y)).all()):
+        y = y.astype(np.int64)
+    y = y.astype(np.int64) if y.dtype.kind == "u" else y
+    require(y.dtype.kind in "ibU", f"{name}: holds {y.dtype}; give whole numbers or texts")
+    return y
+
+
+def _numbered(labels: Array, names: Array) -> Array:
+    places = np.searchsorted(names, labels).clip(max=len(names) - 1)
+    wrong = np.flatnonzero(names[places] != labels)
+    require(wrong.size == 0, f"y: {labels[wrong[:1]]} is not among the classes {names}")
+    return np.asarray(places.astype(np.intp))
+
+
+def _digest(data: Dataset) -> str:
+    named = {"x": data.train_x, "y": data.train_y, "test_x": data.test_x, "test_y": data.test_y}
+    if data.client_id is not None:
+        named["client_id"] = data.client_id
+    return npz.digest(named)

@@ -1,0 +1,136 @@
+"""How the parts of a config go together: what does not is refused before any data is read."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsofim.clients import CLIENTS, Program
+from fedsofim.config.rehearsal import rehearse
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.strategies.aggregation import bears
+from fedsofim.strategies.rule import start
+
+if TYPE_CHECKING:
+    from fedsofim.config.schema import Config
+
+
+def check(config: "Config") -> None:
+    """Refuse parts that do not go together."""
+    disclosure = checked_disclosure(config.client, config.schedule.busiest(config.rounds))
+    _check_rounds(config)
+    _check_aggregation(config)
+    _check_method(config, disclosure)
+    _check_privacy(config, disclosure)
+    if type(config.client) not in CLIENTS.values() and config.private:
+        rehearse(config.client, config.strategy, config.plan(), disclosure, config.rounds)
+
+
+def checked_disclosure(program: Program, rounds: int) -> Disclosure:
+    """What a program says that it discloses, if that does not contradict itself or the program."""
+    try:
+        disclosure = program.disclosure
+        require(isinstance(disclosure, Disclosure), "disclosure: must be a Disclosure")
+        disclosure.check(rounds)
+    except ConfigError as error:
+        raise ConfigError(f"client={type(program).__name__}: {error}") from None
+    sets_up = type(program).setup is not Program.setup
+    said = (program.setup_kind is not None, disclosure.setup_share > 0)
+    require(
+        said == (sets_up, sets_up),
+        f"client={type(program).__name__}: setup, setup_kind and the disclosure's setup_share go "
+        "together: all three, or none",
+    )
+    return disclosure
+
+
+def _check_rounds(config: "Config") -> None:
+    """Who must take part in a round."""
+    n, least, name = config.schedule.size, config.engine.min_clients, config.strategy_name
+    require(
+        least is None or least <= n,
+        f"engine.min_clients={least}: a round has only {n} clients",
+    )
+    require(
+        config.privacy.trust == "server" or least in (None, n),
+        f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
+        "carries too little noise",
+    )
+    require(
+        not config.client.every_round
+        or (least in (None, n) and config.engine.on_missing != "skip"),
+        f"engine.min_clients, engine.on_missing=skip: the clients of strategy={name} must take "
+        "part in every round",
+    )
+    require(
+        n == config.partition.clients or not config.client.every_round,
+        f"participation={config.participation}: the clients of strategy={name} must take part in "
+        "every round",
+    )
+
+
+def _check_aggregation(config: "Config") -> None:
+    """Whether enough clients take part to bear the malicious ones."""
+    n, fraction, how = config.schedule.size, config.malicious_fraction, config.aggregation
+    require(0 <= fraction < 0.5, f"malicious_fraction={fraction}: must be >= 0 and < 0.5")
+    few = [
+        replies
+        for replies in range(config.engine.min_clients or n, n + 1)
+        if not bears(how, fraction, replies)
+    ]
+    require(
+        not few,
+        f"aggregation={how}: {few[:1]} releases are too few to bear malicious_fraction={fraction}; "
+        "ask for more clients, or for less",
+    )
+
+
+def _check_method(config: "Config", disclosure: Disclosure) -> None:
+    """Whether server, clients and model speak of the same things."""
+    rule, client, name = config.strategy, config.client, config.strategy_name
+    blank = np.zeros((2, 2), np.float32)
+    sent = rule.broadcast(start(rule, blank))
+    expects = rule.release_shape(blank) != (0,)
+    require(
+        client.needs <= sent.keys()
+        and client.setup_kind == rule.setup_kind
+        and disclosure.sends == expects,
+        f"client={type(client).__name__}: does not go with strategy={name}",
+    )
+    require(
+        config.model.linear or (client.setup_kind is None and not client.keeps_models),
+        f"strategy={name}: reads features, and so needs model=head",
+    )
+
+
+def _check_privacy(config: "Config", disclosure: Disclosure) -> None:
+    """Whether the promise holds for what is disclosed."""
+    privacy, transform = config.privacy, config.transform
+    require(
+        privacy.trust == "server" or disclosure.shares_noise,
+        "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
+        "which the shared noise does not hide; use trust=server",
+    )
+    require(
+        privacy.adjacency == "replace-one" or not disclosure.record_moves_others,
+        "privacy.adjacency=add-remove: adding a record would change which records take turns "
+        "together; use replace-one, or client.batches=1",
+    )
+    require(
+        privacy.noise == "seeded" or config.model.linear or privacy.adjacency == "replace-one",
+        "privacy.noise=exact: a network's bound is for replacing a record; use replace-one",
+    )
+    require(
+        not (disclosure.uses_part and config.private),
+        "client.batch_size: a step is charged to all records of a client, so with a budget it "
+        "uses them all; give client.batch_size=null, or privacy=none",
+    )
+    z = privacy.noise_multiplier
+    noisy = z != 0 if z is not None else math.isfinite(privacy.epsilon)
+    known = getattr(transform, "i_know_this_is_not_private", False)
+    require(
+        transform.source != "private" or not noisy or known,
+        f"transform={transform.name}: reads private records, which no noise then hides; use "
+        "privacy=none, or say transform.i_know_this_is_not_private=true",
+    )

@@ -1,0 +1,59 @@
+"""The clients' side of a round, in one process: from what they receive to their aggregate."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedsofim.clients import Client
+from fedsofim.clients.program import transformed
+from fedsofim.config.schema import Config
+from fedsofim.core.arrays import Array, put, take
+from fedsofim.core.participation import SETUP
+from fedsofim.privacy.plan import Protection
+from fedsofim.strategies.aggregation import aggregate
+
+
+class Simulation:
+    """All clients of a run, or of a stack of runs on the same records.
+
+    Args:
+        config: the run's, or the first of a stack: what all of them share.
+        clients: with their records.
+        plan: the clip and the noise, of one run or stacked.
+        stacked: whether it is a stack of runs.
+    """
+
+    def __init__(
+        self, config: Config, clients: Sequence[Client], plan: Protection, *, stacked: bool = False
+    ) -> None:
+        self.config, self.plan, self.stacked = config, plan, stacked
+        self.clients = list(clients)  # under the last transform that was received
+        self.sizes = np.array([client.data.size for client in clients])
+
+    def set_up(self) -> Array | None:
+        """The aggregate of what clients release before the first round, if they do."""
+        noise = self.config.noise(SETUP)
+        released = self.config.client.setup(self.clients, self.plan, noise)
+        if released is None:
+            return None
+        return self._aggregate(released, self.sizes)
+
+    def round(self, t: int, received: Mapping[str, Array], memory: Any) -> tuple[Array, Any]:
+        """The aggregate of round `t`, and what the clients remember after it.
+
+        Args:
+            t: the round, from 0.
+            received: what the server broadcast, by name; arrays may be stacked.
+            memory: what all clients remember, stacked by client.
+        """
+        config, noise = self.config, self.config.noise(t)
+        present = config.schedule.present(t)
+        self.clients = transformed(self.clients, received)
+        group, remembered = [self.clients[i] for i in present], take(memory, present)
+        releases, new = config.client.release(received, group, remembered, self.plan, noise)
+        return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
+
+    def _aggregate(self, releases: Array, sizes: Array) -> Array:
+        how, fraction = self.config.aggregation, self.config.malicious_fraction
+        return aggregate(releases, sizes, how, fraction, stacked=self.stacked)

@@ -1,0 +1,73 @@
+"""What a finished run leaves: its summary, its model, and its page."""
+
+from fedsofim.reports import run_page
+from fedsofim.runs import personal_tests as personal
+from fedsofim.runs.directory import Row, RunDir, finite
+from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
+from fedsofim.runs.experiment import Experiment, RunState
+from fedsofim.runs.record import Released
+
+
+def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
+    """A run in a few numbers; what was spent is what was released, not what was planned.
+
+    Args:
+        experiment: the run.
+        state: after its last round.
+        last: the last round's row.
+    """
+    config, plan, released = experiment.config, experiment.plan, state.record.released
+    summary: Row = {
+        "strategy": config.strategy_name,
+        "transform": config.transform.name,
+        "model": config.model.name,
+        "dataset": config.dataset.name,
+        "accuracy": last["accuracy"],
+        "loss": last["loss"],
+        **{key: value for key, value in last.items() if key.startswith("accuracy_")},
+        **{key: last[key] for key in extra_scores(experiment, state) if key in last},
+        "epsilon": last["epsilon"],
+        "delta": plan.delta if config.private else None,
+        "noise_multiplier": plan.noise_multiplier,
+        "noise_std": plan.noise_std,
+        "releases": released.rounds,
+        "clip": finite(plan.clip),
+        "adjacency": config.privacy.adjacency,
+        "trust": config.privacy.trust,
+        "aggregation": config.aggregation,
+        "clients": config.partition.clients,
+        "participation": config.participation,
+        "rounds": state.server.t,
+        "seed": config.seed,
+        "seconds": last["seconds"],
+    }
+    told = phases(released, state.server.t)
+    return summary | {"phases": told} if told else summary
+
+
+def phases(released: Released, rounds: int) -> str:
+    """Which rounds used which noise, where it changed in the course of a run; else empty."""
+    rows = [
+        (start, std, count)
+        for start, _, std, count in zip(*(a.tolist() for a in released), strict=True)
+        if start >= 0
+    ]
+    if len(rows) < 2:
+        return ""
+    ends = [start for start, _, _ in rows[1:]] + [rounds]
+    return "; ".join(
+        f"rounds {start + 1} to {end}: {count:g} releases with noise std {std:.6g}"
+        for (start, std, count), end in zip(rows, ends, strict=True)
+    )
+
+
+def write_results(experiment: Experiment, state: RunState, place: RunDir, summary: Row) -> None:
+    """Write the model, each client's own where it has one, the summary, and the page."""
+    place.write_arrays("model.npz", theta=state.server.theta)
+    if experiment.own_tests:
+        scores = personal_scores(experiment, state)
+        own = personal.table(scores, experiment.partition, experiment.own_tests)
+        place.write_json("personal.json", own)
+        place.write_arrays("personal.npz", theta=personal_models(experiment, state))
+    place.write_json("summary.json", summary)
+    place.write("report.html", run_page.page_of(place).encode())

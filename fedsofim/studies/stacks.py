@@ -1,0 +1,128 @@
+"""Many configurations at once: stacked where they share data, in parallel where they do not."""
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsofim.config.schema import Config
+from fedsofim.core.arrays import Array
+from fedsofim.engines import stacked
+from fedsofim.runs import personal_tests as personal
+from fedsofim.runs.directory import Row
+from fedsofim.runs.evaluation import noise_norm
+from fedsofim.runs.experiment import Experiment, prepare
+from fedsofim.strategies.rule import ServerState
+from fedsofim.studies.processes import each
+
+# Heads in one stack: enough that the data's way through the cache is paid for many times over,
+# few enough that a chunk's logits stay in it.
+STACK = 64
+
+
+class Result(NamedTuple):
+    """What one configuration gave.
+
+    Attributes:
+        number: its place among the configurations.
+        curve: one row for each recorded round: its scores, the epsilon spent, and the norms of the
+            aggregate and of the noise in it.
+        predictions: the class of each test record after the last round.
+        theta: the last parameters.
+        partition: who held what.
+    """
+
+    number: int
+    curve: list[Row]
+    predictions: Array
+    theta: Array
+    partition: Row
+
+
+def run_all(
+    configs: Sequence[Config], *, every: int = 10, jobs: int | None = None
+) -> Generator[Result]:
+    """Run all configurations, and give each result as soon as it is there.
+
+    Args:
+        configs: what to run, on the local engine.
+        every: rounds between recorded rounds; the last is always recorded.
+        jobs: processes; by default one for each core.
+    """
+    jobs = jobs or os.cpu_count() or 1
+    stacks = list(_stacks(configs, jobs))
+    jobs = min(jobs, len(stacks)) or 1
+    tasks = [([configs[i] for i in stack], stack, every) for stack in stacks]
+    here = (_run_stack(*task) for task in tasks)
+    with closing(here if jobs == 1 else each(_run_stack, tasks, jobs)) as results:
+        for result in results:
+            yield from result
+
+
+def _stacks(configs: Sequence[Config], jobs: int) -> Iterable[list[int]]:
+    """Indices of configurations that can be run together, with something for every process."""
+    most = min(STACK, -(-len(configs) // jobs))
+    groups: dict[Any, list[int]] = {}
+    for i, config in enumerate(configs):
+        groups.setdefault(stacked.stack_key(config), []).append(i)
+    for indices in groups.values():
+        parts = -(-len(indices) // most)
+        for part in np.array_split(indices, parts):
+            yield part.tolist()
+
+
+_loaded: dict[Any, Experiment] = {}  # the last data this process worked on
+
+
+def _load(config: Config) -> Experiment:
+    kept = config.client.keeps_models
+    source = (config.dataset, config.backbone, config.features, config.partition, config.seed)
+    key = (source, config.model, config.transform, kept)
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = prepare(config)
+    return _loaded[key]
+
+
+def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) -> list[Result]:
+    first = configs[0]
+    base = _load(first)._replace(config=first)
+    experiments = [base._replace(config=c, plan=c.plan()) for c in configs]
+    curves: list[list[Row]] = [[] for _ in configs]
+
+    def on_round(servers: list[ServerState], memory: Any, Gs: Array) -> None:
+        t = servers[0].t
+        if t % every and t != first.rounds:
+            return
+        scores = _scores(base, [server.theta for server in servers], memory)
+        for curve, one, G, (accuracy, loss) in zip(curves, experiments, Gs, scores, strict=True):
+            curve.append(
+                {
+                    "round": t,
+                    "accuracy": accuracy,
+                    "loss": loss,
+                    "epsilon": one.config.epsilon(t),
+                    "gradient_norm": float(np.linalg.norm(G)),
+                    "noise_norm": noise_norm(one, t - 1),
+                }
+            )
+
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverging setting is a result, too
+        finals = stacked.run(experiments, on_round)
+    return [
+        Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta, base.partition)
+        for index, curve, s in zip(indices, curves, finals, strict=True)
+    ]
+
+
+def _scores(base: Experiment, thetas: Sequence[Array], memory: Any) -> list[tuple[float, float]]:
+    """Accuracy and loss of each head of a stack; of the mean client where each has its own."""
+    if not base.own_tests:
+        return [base.test.evaluate(theta) for theta in thetas]
+    models = base.config.client.personal(np.stack(thetas), base.clients, memory)
+    means = (
+        personal.summarise(personal.score(models[:, s], base.own_tests)) for s in range(len(thetas))
+    )
+    return [(mean["accuracy"], mean["loss"]) for mean in means]

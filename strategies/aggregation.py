@@ -1,0 +1,124 @@
+"""How the server combines the releases of a round: their mean, or what bears malicious clients.
+
+All of it works on what is released, so it costs no privacy. The robust ones must see each release
+by itself, so they need `privacy.trust=server`. They ignore sizes: who lies about gradients may lie
+about sizes, too.
+
+The breakdown point is the fraction of clients that may send anything at all before the result can
+be moved without limit. Below it the result is bounded, not right: clients with unlike data differ
+honestly, and what a rule takes for a liar may be the only one that knows a class.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+
+Aggregation = Literal["uniform", "size", "median", "trimmed", "krum"]
+
+
+def aggregate(
+    releases: Array,
+    sizes: Array,
+    how: Aggregation,
+    malicious_fraction: float = 0.1,
+    *,
+    stacked: bool = False,
+) -> Array:
+    """Combine the clients' releases `(n, ...)`, sorted by client, into `G`.
+
+    Args:
+        releases: what each client released.
+        sizes: how many records each has; public.
+        how: `uniform` is the mean of the releases (the paper); `size` weighs each by its number of
+            records, which carries less noise when clients are uneven; `median`, `trimmed` and
+            `krum` bear malicious clients.
+        malicious_fraction: of the clients, rounded up, for `trimmed` and `krum`.
+        stacked: whether releases are stacks of independent heads, `(n, S, ...)`.
+    """
+    if how == "uniform":
+        return np.asarray(releases.mean(axis=0))  # Algorithm 1, line 11
+    if how == "size":
+        weights = (sizes / sizes.sum()).astype(releases.dtype)
+        return np.tensordot(weights, releases, axes=1)
+    if how == "median":
+        return median(releases)
+    f = liars(len(releases), malicious_fraction)
+    if how == "trimmed":
+        return trimmed(releases, f)
+    if stacked:
+        return np.stack([krum(releases[:, s], f) for s in range(releases.shape[1])])
+    return krum(releases, f)
+
+
+def liars(clients: int, malicious_fraction: float) -> int:
+    """How many of a round's clients may lie: f, the fraction rounded up.
+
+    >>> liars(10, 0.1), liars(11, 0.1), liars(20, 0.0)
+    (1, 2, 0)
+    """
+    return math.ceil(clients * malicious_fraction - 1e-9)
+
+
+def bears(how: Aggregation, malicious_fraction: float, releases: int) -> bool:
+    """Whether `how` bears that part of liars among so many releases.
+
+    >>> bears("trimmed", 0.1, 3), bears("krum", 0.1, 4), bears("krum", 0.1, 5)
+    (True, False, True)
+    """
+    f = liars(releases, malicious_fraction)
+    return releases >= {"trimmed": 2 * f + 1, "krum": 2 * f + 3}.get(how, 1)
+
+
+def median(releases: Array) -> Array:
+    """The median of each coordinate. Breakdown point 1/2.
+
+    Of n honest releases with normal noise it carries about sqrt(pi/2) = 1.25 times the noise of
+    their mean.
+
+    >>> median(np.array([[1.0, 5.0], [2.0, 4.0], [1e9, -1e9]])).tolist()
+    [2.0, 4.0]
+
+    References:
+        Yin et al. 2018, https://arxiv.org/abs/1803.01498.
+    """
+    return np.asarray(np.median(releases, axis=0)).astype(releases.dtype, copy=False)
+
+
+def trimmed(releases: Array, f: int) -> Array:
+    """The mean of each coordinate without its f largest and f smallest. Breakdown point f/n.
+
+    >>> trimmed(np.array([[1.0], [2.0], [3.0], [1e9]]), 1).tolist()
+    [2.5]
+
+    References:
+        Yin et al. 2018, https://arxiv.org/abs/1803.01498.
+    """
+    n = len(releases)
+    require(2 * f < n, f"aggregation=trimmed: {n} releases are too few to leave out 2 x {f}")
+    ordered = np.sort(releases, axis=0)
+    return np.asarray(ordered[f : n - f].mean(axis=0))
+
+
+def krum(releases: Array, f: int) -> Array:
+    """The mean of the n - f releases that lie closest to others (Multi-Krum). Breakdown (n-3)/(2n).
+
+    The score of a release is the sum of its squared distances to its n - f - 2 nearest others. The
+    single best one, Krum itself, would carry the whole noise of one client.
+
+    >>> krum(np.array([[1.0], [1.2], [1.1], [0.9], [1e9]]), 1).round(6).tolist()
+    [1.05]
+
+    References:
+        Blanchard et al. 2017, https://arxiv.org/abs/1703.02757.
+    """
+    n = len(releases)
+    require(n >= 2 * f + 3, f"aggregation=krum: {n} releases are too few against {f} malicious")
+    rows = releases.reshape(n, -1).astype(np.float64)
+    squares = np.array([((rows - row) ** 2).sum(axis=1) for row in rows])
+    nearest = np.sort(squares, axis=1)[:, 1 : n - f - 1]  # without itself, at distance 0
+    kept = np.sort(np.argsort(nearest.sum(axis=1), kind="stable")[: n - f])
+    return np.asarray(releases[kept].mean(axis=0))
