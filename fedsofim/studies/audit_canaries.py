@@ -15,7 +15,7 @@ from fedsofim.clients.program import Client, Program, transformed
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local
-from fedsofim.models.head import Examples, examples, examples_of
+from fedsofim.models.head import Examples, clipped_gradient_sum, examples, examples_of
 from fedsofim.privacy.plan import Protection
 from fedsofim.runs.experiment import Experiment, begin
 
@@ -156,7 +156,7 @@ class Adversary:
         place = self.places[client]
         total = np.zeros(theta.shape)
         for weight, data in ((1.0, self.rest[client]), (0.5, place.canaries), (0.5, place.others)):
-            total += weight * _under(data, seen).clipped_gradient_sum(theta, self.clip)
+            total += weight * clipped_gradient_sum(theta, _under(data, seen), self.clip)
         return total.reshape(1, -1)
 
     def _differences(self, client: int, theta: Array, seen: Seen) -> Array:
@@ -165,7 +165,7 @@ class Adversary:
         a, b = (
             np.stack(
                 [
-                    data.part(slice(i, i + 1)).clipped_gradient_sum(theta, self.clip).ravel()
+                    clipped_gradient_sum(theta, data.part(slice(i, i + 1)), self.clip).ravel()
                     for i in range(data.size)
                 ]
             )

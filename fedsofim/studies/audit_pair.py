@@ -19,9 +19,9 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.participation import SETUP
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.models.head import Examples, examples
+from fedsofim.models.head import Examples, clipped_gradient_sum, examples
 from fedsofim.models.kinds import HeadNetwork
-from fedsofim.models.records import Factors, Records
+from fedsofim.models.records import Factors
 from fedsofim.privacy.audit import Samples
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
@@ -211,7 +211,7 @@ class Stage(NamedTuple):
         released, _ = program.release(received, clients, state, self.plan, self.noise_of(0))
         std = self.plan.clip * self.plan.client_noise_multiplier
         agree = [
-            reachable(released, data.clipped_gradient_sum(theta, self.plan.clip), std, size)
+            reachable(released, clipped_gradient_sum(theta, data, self.plan.clip), std, size)
             for data in pair
         ]
         count = (agree[0].astype(float) - agree[1]).sum(axis=(1, 2))[:, None]
@@ -224,10 +224,10 @@ class Stage(NamedTuple):
     def _theta(self) -> Array:
         return np.zeros((CLASSES, FEATURES + 1), np.float32)
 
-    def _gradient(self, data: Records, clip: float) -> Array:
+    def _gradient(self, data: Examples, clip: float) -> Array:
         factors = self.factors()
         data = data if factors is None else data.under(factors)
-        return data.clipped_gradient_sum(self._theta(), clip)
+        return clipped_gradient_sum(self._theta(), data, clip)
 
     def _clients(self, pair: Pair, trials: int) -> list[Client]:
         """A client for every trial, those with D first; sharers of its noise follow each."""
