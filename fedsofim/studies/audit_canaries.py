@@ -15,7 +15,7 @@ from fedsofim.clients.program import Client, Program, transformed
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local
-from fedsofim.models.head import Examples, examples, examples_of
+from fedsofim.models.head import Examples, clipped_gradient_sum, examples, examples_of
 from fedsofim.privacy.plan import Protection
 from fedsofim.runs.experiment import Experiment, begin
 
@@ -96,9 +96,7 @@ def watched(program: Program, on_release: Callable[[Seen], None]) -> Program:
         on_release(Seen(received, clients, state, released))
         return released, after
 
-    listening: Any = type(
-        kind.__name__, (kind,), {"release": release, "disclosure": kind.disclosure}
-    )
+    listening: Any = type(kind.__name__, (kind,), {"release": release})
     values = {field.name: getattr(program, field.name) for field in fields(program)}
     return listening(**values)  # type: ignore[no-any-return]
 
@@ -158,7 +156,7 @@ class Adversary:
         place = self.places[client]
         total = np.zeros(theta.shape)
         for weight, data in ((1.0, self.rest[client]), (0.5, place.canaries), (0.5, place.others)):
-            total += weight * _transformed(data, seen).gradient_sum(theta, self.clip).value
+            total += weight * clipped_gradient_sum(theta, _under(data, seen), self.clip)
         return total.reshape(1, -1)
 
     def _differences(self, client: int, theta: Array, seen: Seen) -> Array:
@@ -167,16 +165,16 @@ class Adversary:
         a, b = (
             np.stack(
                 [
-                    data.part(slice(i, i + 1)).gradient_sum(theta, self.clip).value.ravel()
+                    clipped_gradient_sum(theta, data.part(slice(i, i + 1)), self.clip).ravel()
                     for i in range(data.size)
                 ]
             )
-            for data in (_transformed(place.canaries, seen), _transformed(place.others, seen))
+            for data in (_under(place.canaries, seen), _under(place.others, seen))
         )
         return np.asarray((a.astype(np.float64) - b) / 2)
 
 
-def _transformed(data: Examples, seen: Seen) -> Examples:
+def _under(data: Examples, seen: Seen) -> Examples:
     (client,) = transformed([Client(0, data)], seen.received)
     return examples_of(client.data)
 

@@ -19,14 +19,14 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.participation import SETUP
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.models.head import Examples, examples
+from fedsofim.models.head import Examples, clipped_gradient_sum, examples
 from fedsofim.models.kinds import HeadNetwork
-from fedsofim.models.records import Factors, Records
+from fedsofim.models.records import Factors
 from fedsofim.privacy.audit import Samples
-from fedsofim.privacy.exact import ExactNoise
-from fedsofim.privacy.mechanism import Adjacency, seeded
+from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.reachability import reachable
+from fedsofim.privacy.system_noise import SystemNoise
 from fedsofim.strategies.rule import broadcast, start
 
 # The noise of a round, or of the set-up, by the number of the round.
@@ -43,12 +43,18 @@ SURE, SURE_EVERY = 7, 16
 
 def simulated_noise(seed: int) -> NoiseOf:
     """The noise of a simulation, drawn as the engines draw it."""
-    return partial(seeded, seed)
+
+    def noise_of(t: int) -> Noise:
+        if t == SETUP:
+            return partial(stream, seed, Purpose.SETUP_NOISE, 0)
+        return partial(stream, seed, Purpose.NOISE, t)
+
+    return noise_of
 
 
 def device_noise(t: int) -> Noise:
     """The noise of a deployed client."""
-    return lambda client, draw: ExactNoise()
+    return lambda client, draw: SystemNoise()
 
 
 class Pair(NamedTuple):
@@ -205,7 +211,7 @@ class Stage(NamedTuple):
         released, _ = program.release(received, clients, state, self.plan, self.noise_of(0))
         std = self.plan.clip * self.plan.client_noise_multiplier
         agree = [
-            reachable(released, data.gradient_sum(theta, self.plan.clip).value, std, size)
+            reachable(released, clipped_gradient_sum(theta, data, self.plan.clip), std, size)
             for data in pair
         ]
         count = (agree[0].astype(float) - agree[1]).sum(axis=(1, 2))[:, None]
@@ -218,10 +224,10 @@ class Stage(NamedTuple):
     def _theta(self) -> Array:
         return np.zeros((CLASSES, FEATURES + 1), np.float32)
 
-    def _gradient(self, data: Records, clip: float) -> Array:
+    def _gradient(self, data: Examples, clip: float) -> Array:
         factors = self.factors()
-        data = data if factors is None else data.with_transform(factors)
-        return data.gradient_sum(self._theta(), clip).value
+        data = data if factors is None else data.under(factors)
+        return clipped_gradient_sum(self._theta(), data, clip)
 
     def _clients(self, pair: Pair, trials: int) -> list[Client]:
         """A client for every trial, those with D first; sharers of its noise follow each."""

@@ -8,6 +8,7 @@ from fedsofim.strategies import STRATEGIES
 from float_noise import FloatNoise
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.models.head import clipped_gradient_sum
 from fedsofim.runs.experiment import prepare
 from fedsofim.studies import audit_canaries
 from fedsofim.studies.audit import CONFIDENCE, FULL, Size, audit, canaries, pair, reachability
@@ -140,7 +141,7 @@ def test_grid_noise_passes_number_by_number(config_of, monkeypatch, rng):
     kind = type(config.client)
 
     def release(self, received, clients, state, plan, noise):
-        S = [D.clipped_gradient_sum(received["theta"], plan.clip) for _, D in clients]
+        S = [clipped_gradient_sum(received["theta"], D, plan.clip) for _, D in clients]
         whole = np.rint(np.array(S, np.float64) / grid) * grid
         noisy = whole + source.standard_normal(whole.shape, np.float64) * plan.noise_std
         return (noisy / clients[0].data.size).astype(np.float32), state
