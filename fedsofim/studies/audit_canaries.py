@@ -96,7 +96,8 @@ def watched(program: Program, on_release: Callable[[Seen], None]) -> Program:
         on_release(Seen(received, clients, state, released))
         return released, after
 
-    listening: Any = type(kind.__name__, (kind,), {"release": release})
+    own = {"release": release, "disclosure": kind.disclosure}  # nothing else is sent
+    listening: Any = type(kind.__name__, (kind,), own)
     values = {field.name: getattr(program, field.name) for field in fields(program)}
     return listening(**values)  # type: ignore[no-any-return]
 

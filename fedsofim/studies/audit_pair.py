@@ -23,10 +23,10 @@ from fedsofim.models.head import Examples, clipped_gradient_sum, examples
 from fedsofim.models.kinds import HeadNetwork
 from fedsofim.models.records import Factors
 from fedsofim.privacy.audit import Samples
-from fedsofim.privacy.mechanism import Adjacency
+from fedsofim.privacy.exact import ExactNoise
+from fedsofim.privacy.mechanism import Adjacency, seeded
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.reachability import reachable
-from fedsofim.privacy.system_noise import SystemNoise
 from fedsofim.strategies.rule import broadcast, start
 
 # The noise of a round, or of the set-up, by the number of the round.
@@ -43,18 +43,12 @@ SURE, SURE_EVERY = 7, 16
 
 def simulated_noise(seed: int) -> NoiseOf:
     """The noise of a simulation, drawn as the engines draw it."""
-
-    def noise_of(t: int) -> Noise:
-        if t == SETUP:
-            return partial(stream, seed, Purpose.SETUP_NOISE, 0)
-        return partial(stream, seed, Purpose.NOISE, t)
-
-    return noise_of
+    return partial(seeded, seed)
 
 
 def device_noise(t: int) -> Noise:
     """The noise of a deployed client."""
-    return lambda client, draw: SystemNoise()
+    return lambda client, draw: ExactNoise()
 
 
 class Pair(NamedTuple):
@@ -226,7 +220,7 @@ class Stage(NamedTuple):
 
     def _gradient(self, data: Examples, clip: float) -> Array:
         factors = self.factors()
-        data = data if factors is None else data.under(factors)
+        data = data if factors is None else data.with_transform(factors)
         return clipped_gradient_sum(self._theta(), data, clip)
 
     def _clients(self, pair: Pair, trials: int) -> list[Client]:
