@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import yaml
+
 from fedsofim.config import schema
 from fedsofim.config.compose import CONF, compose, make_absolute
 from fedsofim.config.overrides import nearest
@@ -24,7 +26,10 @@ WORDS = {
     "lr": "strategy.lr",
     "holdout": "dataset.holdout",
 }
-PLAIN = ("rounds", "seed", "participation", "aggregation")
+# What config.yaml holds itself, and the folders beside it.
+PLAIN = tuple(
+    key for key in yaml.safe_load((CONF / "config.yaml").read_text()) if key != "defaults"
+)
 GROUPS = tuple(sorted(path.name for path in CONF.iterdir() if any(path.glob("*.yaml"))))
 
 
@@ -37,6 +42,7 @@ class Words(TypedDict, total=False):
     client: "str | type | Mapping[str, Any]"
     model: "str | type | Mapping[str, Any]"
     transform: "str | type | Mapping[str, Any]"
+    metric: "str | type | Mapping[str, Any]"
     privacy: "str | Mapping[str, Any]"
     engine: "str | Mapping[str, Any]"
     backbone: "str | Mapping[str, Any]"
@@ -47,6 +53,7 @@ class Words(TypedDict, total=False):
     seed: int
     participation: float
     aggregation: str
+    malicious_fraction: float
     epsilon: float
     delta: float
     clip: float
@@ -133,7 +140,7 @@ def named(given: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     """Keys in full, with their values; groups by name come as the command line takes them."""
     for name, value in given.items():
         key, top = WORDS.get(name, name), name.partition(".")[0]
-        known = (*WORDS, *PLAIN, *GROUPS, "features", "output")
+        known = (*WORDS, *PLAIN, *GROUPS)
         require(top in known, _no_such_key(name, known))
         if isinstance(value, Mapping):
             choice = "kind" if name == "partition" else "name"

@@ -128,19 +128,17 @@ def _values(row: Row, budget: Budget) -> dict[str, str | int | float]:
 
 
 def _table(runs: Sequence[Row], budget: Budget) -> Table:
-    hidden = len(runs) - ROWS
-    table = Table(
-        title=f"{len(runs)} runs" + (f", the last {ROWS} of them" if hidden > 0 else ""),
-        title_justify="left",
-    )
-    for name in ("run", "first release", "last release"):
-        table.add_column(name)
+    title = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    title += f", the last {ROWS} of them" if len(runs) > ROWS else ""
+    table = Table(title=title, title_justify="left")
+    for name in ("run", "first", "last"):
+        table.add_column(name, no_wrap=True)
     for name in ("releases", "epsilon", "so far"):
         table.add_column(name, justify="right")
     for row in runs[-ROWS:]:
         costs = (f"{_epsilon(mu2, budget):.4g}" for mu2 in (row.mu2, row.total))
         times = (time[:16].replace("T", " ") for time in (row.first, row.last))
-        table.add_row(row.name[:12], *times, str(row.releases), *costs)
+        table.add_row(row.name[:8], *times, str(row.releases), *costs)
     return table
 
 
