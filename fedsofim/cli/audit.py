@@ -1,46 +1,52 @@
 """`fedsofim audit`: how much a run gives away, beside what it claims."""
 
+import argparse
 import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsofim.config.compose import compose
-from fedsofim.config.schema import Config, parse
+from fedsofim.cli.keys import keyed
+from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
 
-USAGE = """usage: fedsofim audit [DIR | key=value ...] [--device] [--quick] [--json]
+if TYPE_CHECKING:
+    from fedsofim.config.schema import Config
 
-Attack a run, and show what that proves beside what the run claims, with the keys of 'fedsofim run':
+ABOUT = """Attack a run, and show what that proves beside what the run claims, with the keys of
+'fedsofim run', or of a finished run:
   fedsofim audit strategy=fedavg privacy.epsilon=5
-  fedsofim audit outputs/2026-01-01/my-run    a finished run's config; kept in its audit.json and
-                                              shown in its report
+  fedsofim audit outputs/2026-01-01/my-run    kept in its audit.json and shown in its report
 The tests: a worst pair of neighbours over many runs of the client's program, canaries in one real
-run on the data, and whether single numbers of a release betray the sum under the noise.
-  --device   audit what a deployed client sends, not a simulation
-  --quick    a tenth of the work, and weaker bounds
-  --json     print JSON
-Exit code 1 if a bound is above the claim. A low bound proves nothing."""
-FLAGS = ("--device", "--quick", "--json")
+run on the data, and whether single numbers of a release betray the sum under the noise. Exit code 1
+if a bound is above the claim. A low bound proves nothing."""
+
+
+def parser() -> Parser:
+    """Its options."""
+    made = keyed("audit", ABOUT)
+    made.add_argument("--device", action="store_true", help="what a deployed client sends")
+    made.add_argument("--quick", action="store_true", help="a tenth of the work, weaker bounds")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
 
 
 def main(arguments: Sequence[str]) -> None:
     """Audit a config or a finished run; exit with 1 if its claim is refuted."""
-    if {"--help", "-h"} & {*arguments}:
-        return print(USAGE)
-    flags = {argument for argument in arguments if argument.startswith("--")}
-    unknown = ", ".join(sorted(flags - {*FLAGS}))
-    require(not unknown, f"{unknown}: no such option; choose one of {', '.join(FLAGS)}")
-    rest = [argument for argument in arguments if argument not in flags]
+    chosen = parser().read(arguments)
+    rest = chosen.overrides
     place = Path(rest[0]) if rest and "=" not in rest[0] else None
     require(place is None or len(rest) == 1, "audit: name one run directory, or give key=value")
+    from fedsofim.config.compose import compose
+    from fedsofim.config.schema import parse
+
     config = _config_of(place) if place else parse(compose(rest))
-    row = _audited(config, flags)
+    row = _audited(config, chosen)
     if place:
         _keep(place, row)
-    if "--json" in flags:
+    if chosen.json:
         print(json.dumps(row))
     else:
         _show(config, row)
@@ -49,19 +55,20 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def _config_of(place: Path) -> Config:
+def _config_of(place: Path) -> "Config":
+    from fedsofim.config.schema import parse
     from fedsofim.runs.directory import RunDir
 
     return parse(RunDir.open(place).config())
 
 
-def _audited(config: Config, flags: set[str]) -> dict[str, Any]:
+def _audited(config: "Config", chosen: argparse.Namespace) -> dict[str, Any]:
     from fedsofim.cli.terminal import console
     from fedsofim.studies.audit import FULL, QUICK, audit
 
-    size = QUICK if "--quick" in flags else FULL
-    device, began = "--device" in flags, time.perf_counter()
-    if "--json" in flags:
+    size = QUICK if chosen.quick else FULL
+    device, began = chosen.device, time.perf_counter()
+    if chosen.json:
         found = audit(config, size=size, device=device)
     else:
         with console().status("audit") as status:
@@ -81,7 +88,7 @@ def _keep(place: Path, row: dict[str, Any]) -> None:
         directory.write("report.html", page_of(directory).encode())
 
 
-def _show(config: Config, row: dict[str, Any]) -> None:
+def _show(config: "Config", row: dict[str, Any]) -> None:
     from rich.table import Table
 
     from fedsofim.cli.terminal import console

@@ -67,7 +67,7 @@ def test_a_finished_run_keeps_its_audit_and_shows_it(inside, small, little, floa
         ("privacy=none", "promises nothing"),
         ("nowhere", "nowhere: not a run directory"),
         ("a b", "name one run directory"),
-        ("--fast", "--fast: no such option; choose one of --device, --quick, --json"),
+        ("--fast", "--fast: no such option; choose one of --help, --device, --quick, --json"),
         ("strategy=fedfoo", "strategy=fedfoo: unknown"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("strategy=fedavg lr=1", ["did you mean client.lr or strategy.lr?"]),
         ("--rounds=5", ["--rounds=5: no such option; did you mean rounds=5?"]),
         ("--epsilon 5", ["--epsilon: no such option; did you mean privacy.epsilon?"]),
-        ("--nonsense", ["--nonsense: no such option; try fedsofim run --help"]),
+        ("--nonsense", ["--nonsense: no such option; choose one of --help, --multirun"]),
         ("--cfg hydra", ["--cfg", "'job'"]),
         ("seed=0,1", ["seed=0,1: several values; try --multirun"]),
         ("dataset=mnist", ["dataset=mnist: unknown; choose one of bloodmnist, "]),
