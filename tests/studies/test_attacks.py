@@ -235,6 +235,6 @@ def test_every_strategy_at_full_size(config_of, strategy, transform):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [two_thirds, without_clipping])
-@pytest.mark.parametrize("strategy", [s for s in SENDING if s != "ftrl"])
+@pytest.mark.parametrize("strategy", SENDING)
 def test_every_fault_at_full_size(config_of, strategy, fault):
     assert not pair_of(fault(config_of(f"strategy={strategy}")), FULL).passed
