@@ -52,7 +52,7 @@ WALK: dict[str, Sequence[Stop]] = {
     ),
 }
 
-WIDTH, BOX, GAP, TOP, SPACE = 250, 46, 10, 34, 14
+WIDTH, BOX, GAP, TOP, SPACE = 300, 46, 10, 34, 14
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1b1f24}.head{font-weight:600;font-size:14px}"
     ".file{font-weight:600}.what{fill:#57606a;font-size:11px}"
