@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.tree import Tree
 from flwr.app import Message
 from inprocess import InProcessGrid
 from smalldata import CLASSES, FEATURES, write_records
@@ -200,6 +201,16 @@ def test_what_would_take_long_is_refused_before_it_is_built(
     for kind in (HELLO, RELEASE):
         _, said = ask(owner, json.dumps(values), kind=kind)
         assert said["error"] == f"{Refusal.POLICY} ({rule})"
+
+
+def test_the_cost_of_a_long_tree_is_not_counted_leaf_by_leaf(
+    owner: dict[str, Any], job: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hello of two kilobytes once took 11 s: each of 10,000 rounds counted all before it."""
+    values = json.loads(job("strategy=ftrl"))
+    values["rounds"] = values["client"]["rounds"] = 10_000
+    monkeypatch.setattr(Tree, "_closed", forbidden)
+    assert "error" not in ask(owner, json.dumps(values), kind=HELLO)[1]
 
 
 def test_a_large_message_is_refused_before_it_is_decoded(
