@@ -99,7 +99,8 @@ def _size(content: RecordDict) -> tuple[int, int]:
     values = [v for record in content.config_records.values() for v in record.values()]
     texts = [v for v in values if isinstance(v, str | bytes | list)]
     jobs = [record.get("job", "") for record in content.config_records.values()]
-    return arrays + sum(map(len, texts)), sum(len(j) for j in jobs if isinstance(j, str))
+    sizes = [len(job) for job in jobs if isinstance(job, str | bytes)]  # JSON is read from both
+    return arrays + sum(map(len, texts)), sum(sizes)
 
 
 def _node(values: Mapping[str, Any]) -> Node | None:

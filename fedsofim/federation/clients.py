@@ -23,12 +23,13 @@ from flwr.common import NDArrays, Scalar
 
 from fedsofim.clients.program import Client, Noise, Program, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
-from fedsofim.core.errors import require
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import SETUP
 from fedsofim.federation.messages import encode, unpack_arrays
-from fedsofim.federation.owner import Owner, Request
+from fedsofim.federation.owner import Owner, Request, untold
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.refusals import RefusedError
 
 Fit = tuple[NDArrays, int, dict[str, Scalar]]
 
@@ -145,5 +146,13 @@ class OwnerClient(NumPyClient):
         t = round_of(config)
         received = named(self.program, parameters) if t != SETUP else {}
         request = Request(run=str(config.get("run", "")), t=t, asked=str(config.get("job", "")))
-        release, charged = answer(self.program, self.plan, self.owner, request, received)
+        try:
+            release, charged = answer(self.program, self.plan, self.owner, request, received)
+        except RefusedError as error:  # Flower sends the text of what is raised to the server
+            untold(error)
+            raise ConfigError(error.told) from None
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise untold(error) from None
         return [np.asarray(release)], self.owner.client.data.size, {"charged": charged}

@@ -1,5 +1,6 @@
 """The `NumPyClient`s work in anybody's `ClientApp(client_fn=...)`, with Flower's own messages."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines import local
 from fedsofim.federation.clients import OwnerClient, SimulatedClient, named
-from fedsofim.federation.owner import Owner
+from fedsofim.federation.owner import UNTOLD, Owner
 from fedsofim.privacy.ledger import Budget, Ledger
+from fedsofim.privacy.refusals import Refusal
 from fedsofim.runs.experiment import begin, prepare
 
 Values = Callable[..., dict[str, Any]]
@@ -97,6 +99,35 @@ def test_an_owner_charges_its_ledger_in_a_foreign_app(values: Values, tmp_path: 
     assert first.status.code == Code.OK
     nodes.fit(0, [theta], {**asked, "server_round": 2})
     assert len(ledger.charges()) == 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "ledger_text", "told"),
+    [(0.1, None, Refusal.BUDGET), (10.0, "{}\n", Refusal.ACCOUNT)],
+)
+def test_a_foreign_app_tells_no_path_and_nothing_of_what_is_left(
+    epsilon: float,
+    ledger_text: str | None,
+    told: Refusal,
+    values: Values,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower sends the text of whatever a client raises to the server."""
+    experiment, file = prepare(parse(values("strategy=fedgd"))), tmp_path / "ledger.jsonl"
+    if ledger_text:
+        file.write_text(ledger_text)
+    ledger = Ledger(file, Budget(epsilon=epsilon, delta=1e-5), data="d")
+    owner = Owner(experiment.clients[0], tmp_path, ledger)
+    client = OwnerClient(experiment.config.client, experiment.plan, owner)
+    with pytest.raises(ConfigError) as caught:
+        client.fit([experiment.theta], {"server_round": 1, "run": "ab"})
+    assert str(caught.value) == told
+    assert ("is spent" if ledger_text is None else str(file)) in caplog.text  # for the owner
+    monkeypatch.setattr(owner, "release", lambda *_: (tmp_path / "secret").read_bytes())
+    with pytest.raises(ConfigError, match=f"^{re.escape(UNTOLD)}$"):
+        client.fit([experiment.theta], {"server_round": 1, "run": "ab"})
 
 
 def test_a_list_that_does_not_fit_is_told(values: Values) -> None:

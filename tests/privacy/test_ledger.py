@@ -221,6 +221,18 @@ def test_a_ledger_without_a_head_is_adopted_only_by_hand(ledger: Ledger) -> None
         again(ledger).adopt()
 
 
+def test_a_ledger_that_is_gone_with_one_copy_of_its_head_is_missed(ledger: Ledger) -> None:
+    ledger.charge(charge())
+    ledger.head.safe.unlink()
+    assert len(again(ledger).charges()) == 1  # the other copy is as good
+    ledger.path.unlink()
+    with pytest.raises(RefusedError, match="of 2 lines 2 are missing"):
+        again(ledger).charge(charge())
+    ledger.head.latest.write_bytes(b"{}")
+    with pytest.raises(RefusedError, match=r"its head, .*, is damaged"):
+        again(ledger).charge(charge())
+
+
 def test_a_changed_head_is_found(ledger: Ledger) -> None:
     for t in range(3):
         ledger.charge(charge(t=t))
