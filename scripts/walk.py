@@ -47,9 +47,7 @@ WALK: dict[str, Sequence[Stop]] = {
         Stop("strategies/aggregation.py", "aggregate", "the clients' releases become G"),
         Stop("strategies/sofim.py", "update", "the server's rule: Algorithm 1"),
     ),
-    "and after it": (
-        Stop("fedsofim/runs/evaluation.py", "measure", "one row of the metrics"),
-    ),
+    "and after it": (Stop("fedsofim/runs/evaluation.py", "measure", "one row of the metrics"),),
 }
 
 WIDTH, BOX, GAP, TOP, SPACE = 300, 46, 10, 34, 14
