@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsofim.clients import CLIENTS, Program
-from fedsofim.config.rehearsal import rehearse
+from fedsofim.config.trial import try_out
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.strategies.aggregation import bears
@@ -24,7 +24,7 @@ def check(config: "Config") -> None:
     _check_method(config, disclosure)
     _check_privacy(config, disclosure)
     if type(config.client) not in CLIENTS.values() and config.private:
-        rehearse(config.client, config.strategy, config.plan(), disclosure, config.rounds)
+        try_out(config.client, config.strategy, config.plan(), disclosure, config.rounds)
 
 
 def checked_disclosure(program: Program, rounds: int) -> Disclosure:

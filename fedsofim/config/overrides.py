@@ -10,7 +10,7 @@ from fedsofim.core.errors import ConfigError
 
 
 @contextmanager
-def telling(overrides: Sequence[str]) -> Iterator[None]:
+def errors_in_one_line(overrides: Sequence[str]) -> Iterator[None]:
     """Tell what Hydra finds wrong with an override in one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException

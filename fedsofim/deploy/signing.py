@@ -115,7 +115,7 @@ def app_name(folder: Path) -> str:
     return f"@{name}=={version}"
 
 
-class Shelf:
+class BundleServer:
     """The signed bundle of a folder, for the SuperLink on this machine, until the block ends.
 
     It is read anew each time, so a bundle can be exchanged while the server runs. Who can put
@@ -154,7 +154,7 @@ class Shelf:
         url = f"http://127.0.0.1:{self._server.server_port}"
         return {HUB: url, "NO_PROXY": hosts, "no_proxy": hosts}
 
-    def __enter__(self) -> "Shelf":
+    def __enter__(self) -> "BundleServer":
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 

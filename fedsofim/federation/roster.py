@@ -17,7 +17,7 @@ from flwr.supercore import log
 
 from fedsofim.core.errors import require
 from fedsofim.federation.decoding import shown
-from fedsofim.federation.messages import HELLO, exchange, pack, records
+from fedsofim.federation.messages import HELLO, exchange, pack, undecoded
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
@@ -235,7 +235,7 @@ class Roster:
         try:
             if reply.has_error():
                 raise NodeError(f"it failed: {shown(reply.error.reason)}")
-            values = records(reply.content)[1]
+            values = undecoded(reply.content)[1]
             if values.get("error"):
                 told = f"client {shown(values.get('client'))}: {shown(values['error'])}"
                 raise NodeError(told, refused=values.get("refused") is True)

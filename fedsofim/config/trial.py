@@ -56,11 +56,11 @@ class _Watched:
         return getattr(self.records, name)(theta, clip, *rest)
 
 
-def rehearse(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
+def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
     """Refuse a program that does other than it discloses, as far as a few rounds show."""
     told = f"client={type(program).__name__}"
     try:
-        _rehearse(program, rule, plan, disclosure, min(rounds, ROUNDS))
+        _try_out(program, rule, plan, disclosure, min(rounds, ROUNDS))
     except ConfigError as error:
         raise ConfigError(f"{told}: {error}") from None
     except Exception as error:  # a program of the user's can fail in any way
@@ -68,9 +68,7 @@ def rehearse(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, r
         raise ConfigError(f"{told}: fails when it is tried ({kind}: {error})") from None
 
 
-def _rehearse(
-    program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int
-) -> None:
+def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(RECORDS, 2)).astype(np.float32), np.arange(RECORDS) % 2
     taken = np.zeros((CLIENTS, RECORDS), int)
