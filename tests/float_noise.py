@@ -12,6 +12,12 @@ import numpy as np
 class FloatNoise:
     """Standard normal numbers from the system's entropy, in floating point."""
 
+    exact = False
+
+    def gaussian(self, total, noise_multiplier):
+        shape, dtype = total.value.shape, total.value.dtype
+        return self.standard_normal(shape, dtype) * (total.bound * noise_multiplier)
+
     def standard_normal(self, size, dtype=np.float64):
         shape = np.empty(size).shape
         count = 4 * math.prod(shape)

@@ -13,7 +13,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 

@@ -8,7 +8,6 @@ pair does not depend on anybody's data. The adversary is a server that chooses w
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ from fedsofim.models.head import Examples, clipped_gradient_sum, examples
 from fedsofim.models.kinds import HeadNetwork
 from fedsofim.models.records import Factors
 from fedsofim.privacy.audit import Samples
-from fedsofim.privacy.exact import ExactNoise
-from fedsofim.privacy.mechanism import Adjacency, seeded
+from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.reachability import reachable
 from fedsofim.strategies.rule import broadcast, start
@@ -39,16 +37,6 @@ MOST_RECORDS = 2048
 # In the eighth of so many rounds the server shows a model that is sure of the record: where noise
 # is reused, the difference to another round is bare.
 SURE, SURE_EVERY = 7, 16
-
-
-def simulated_noise(seed: int) -> NoiseOf:
-    """The noise of a simulation, drawn as the engines draw it."""
-    return partial(seeded, seed)
-
-
-def device_noise(t: int) -> Noise:
-    """The noise of a deployed client."""
-    return lambda client, draw: ExactNoise()
 
 
 class Pair(NamedTuple):

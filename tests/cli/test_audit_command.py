@@ -5,6 +5,7 @@ import json
 import pytest
 from float_noise import FloatNoise
 
+from fedsofim.config.schema import Config
 from fedsofim.studies import audit
 
 
@@ -12,12 +13,19 @@ from fedsofim.studies import audit
 def little(monkeypatch):
     """Audits that take no time."""
     size = audit.Size(sums=4000, least=100, most=200, releases=60, canaries=24)
+    monkeypatch.setattr(audit.Size, "slower", lambda size: size._replace(sums=400, least=20))
     monkeypatch.setattr(audit, "QUICK", size)
 
 
 @pytest.fixture
 def float_device(monkeypatch):
-    monkeypatch.setattr(audit, "device_noise", lambda t: lambda client, draw: FloatNoise())
+    real = Config.noise
+
+    def noise(config, t):
+        exact = config.privacy.noise == "exact"
+        return (lambda client, draw: FloatNoise()) if exact else real(config, t)
+
+    monkeypatch.setattr(Config, "noise", noise)
 
 
 def test_an_honest_config_passes(inside, small, little):

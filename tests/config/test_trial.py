@@ -44,7 +44,7 @@ def turns(received, clients, state, plan, noise):
 
 
 def without_noise(received, clients, state, plan, noise):
-    return np.stack([D.clipped_gradient_sum(received["theta"], plan.clip) for _, D in clients])
+    return np.stack([D.gradient_sum(received["theta"], plan.clip).value for _, D in clients])
 
 
 def other_clip(received, clients, state, plan, noise):

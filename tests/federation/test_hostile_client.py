@@ -1,7 +1,7 @@
 """Whatever a client sends, it is dropped and named in one line, and the others train on."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +158,10 @@ def test_a_bad_reply_harms_its_sender_alone(
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return serve(tmp_path_factory.mktemp("honest"))
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDir]:
+    with pytest.MonkeyPatch.context() as patch:  # before the state of the first test is set
+        patch.setenv("FEDSOFIM_STATE", str(tmp_path_factory.mktemp("state")))
+        yield serve(tmp_path_factory.mktemp("honest"))
 
 
 def test_an_honest_run_drops_nobody(honest: RunDir) -> None:

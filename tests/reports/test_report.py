@@ -111,7 +111,7 @@ def test_chromium_draws_the_page_without_complaint(small, tmp_path, chromium):
     Sweep.begin(tmp_path / "s", [*small, "strategy=sofim,fedgd", "seed=0,1"]).run(
         1, lambda *_: None
     )
-    compare.write([tmp_path / "s"], tmp_path / "page.html")
+    compare.write([tmp_path / "s"], tmp_path / "page.html", counts=True)
     text = (tmp_path / "page.html").read_text()
     probe = """<script>document.title = JSON.stringify({
         wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
