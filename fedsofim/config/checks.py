@@ -1,4 +1,4 @@
-"""How the parts of a config go together: what does not is refused before any data is read."""
+"""Refuses parts of a config that do not go together, before any data is read."""
 
 import math
 from typing import TYPE_CHECKING
@@ -87,7 +87,7 @@ def _check_aggregation(config: "Config") -> None:
 
 
 def _check_method(config: "Config", disclosure: Disclosure) -> None:
-    """Whether server, clients and model speak of the same things."""
+    """Whether the server's rule, the clients and the model fit together."""
     rule, client, name = config.strategy, config.client, config.strategy_name
     blank = np.zeros((2, 2), np.float32)
     sent = rule.broadcast(start(rule, blank))

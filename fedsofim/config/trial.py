@@ -1,8 +1,8 @@
-"""A client program of the user's own, tried on records that watch what it does.
+"""Tries a client program of the user's own on made-up records that watch what it does.
 
-What a program discloses is its author's word. Much of that can be tried before any real record is
-touched: a few made-up ones count the sums that each of them takes part in, and refuse to be read in
-any other way. This finds mistakes; it is no proof, for a program may act differently later.
+What a program discloses is what its author says. Much of that can be tried before any real record
+is touched: the made-up records count the sums that each of them takes part in, and refuse to be
+read in any other way. This finds mistakes. It proves nothing: a program may act differently later.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class _Watched:
 
 
 def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
-    """Refuse a program that does other than it discloses, as far as a few rounds show."""
+    """Refuse a program that, in a few rounds, does something other than it discloses."""
     told = f"client={type(program).__name__}"
     try:
         _try_out(program, rule, plan, disclosure, min(rounds, ROUNDS))

@@ -141,7 +141,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _server(chosen: argparse.Namespace) -> None:
-    """Make the certificates if there are none, and become the SuperLink."""
+    """Make the certificates if there are none, and start the SuperLink."""
     from fedsofim.deploy import signing
 
     folder = chosen.dir.resolve()

@@ -73,7 +73,7 @@ def program(name: str) -> str:
 
 
 def run_to_end(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program to its end, and end it when this one is interrupted or told to end."""
+    """Run a program to its end; end it as well when this process is interrupted or told to end."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with subprocess.Popen(command, env=variables) as process:
         try:
@@ -85,5 +85,5 @@ def run_to_end(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
 
 def replace_process(command: Sequence[str]) -> NoReturn:
-    """End this program and be that one."""
+    """Replace this process by that program."""
     os.execve(command[0], list(command), environment())

@@ -4,8 +4,8 @@ Flower's SuperNode does the checking (`--trusted-entities`): it compares the sig
 SHA-256 of the very bundle that it will run, before any of it is imported. But Flower's commands
 sign only what is on its Hub: `flwr app review` fetches the bundle there and sends the signature
 there, `flwr run .` sends a bundle without signatures, and a SuperLink asks the Hub for both. So
-here the bundle is made and signed on this machine, and a shelf on the loopback address gives it to
-the SuperLink in the Hub's place. Nothing of the check itself is ours.
+here the bundle is made and signed on this machine, and a small server on the loopback address gives
+it to the SuperLink in the Hub's place. Nothing of the check itself is ours.
 """
 
 import base64
@@ -116,7 +116,7 @@ def app_name(folder: Path) -> str:
 
 
 class BundleServer:
-    """The signed bundle of a folder, for the SuperLink on this machine, until the block ends.
+    """Serves the signed bundle of a folder to the SuperLink on this machine, until the block ends.
 
     It is read anew each time, so a bundle can be exchanged while the server runs. Who can put
     another bundle here gains nothing: the SuperNodes check it.

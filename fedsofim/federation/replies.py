@@ -127,9 +127,9 @@ def _sizes(sizes: Any, asked: Asked) -> list[int]:
 
 
 def _charged(charged: Any, most: float | None) -> float:
-    """What a client says it has charged itself, if that can be.
+    """What a client says it has charged itself, if that is possible.
 
-    Else one client could end everybody's run by saying that it has spent a fortune.
+    Otherwise one client could end everybody's run by saying that it has spent a fortune.
     """
     if most is None:
         return 0.0
@@ -139,7 +139,7 @@ def _charged(charged: Any, most: float | None) -> float:
 
 
 def _sound(release: Array) -> BadReplyError | None:
-    """What is wrong with the numbers of a release, if anything."""
+    """What is wrong with the numbers of a release; nothing if they can be used."""
     if not np.isfinite(release).all():
         return BadReplyError("is not finite")
     if release.size and np.abs(release).max() > LARGEST:

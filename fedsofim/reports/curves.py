@@ -1,4 +1,4 @@
-"""Finished runs, read back from their directories and told apart."""
+"""Reads finished runs back from their directories, and gives each a label that tells it apart."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -67,7 +67,7 @@ def read(paths: Sequence[Path]) -> list[Curve]:
 
 
 def places(paths: Sequence[Path]) -> list[Path]:
-    """The runs and sweeps that are meant: each once, and of any other folder those in it."""
+    """The runs and sweeps among these folders, each once; of any other folder, those inside it."""
     found: dict[Path, None] = {}
     for path in paths:
         require(path.is_dir(), f"{path}: there is no such directory")

@@ -190,7 +190,7 @@ def _audit(row: Mapping[str, Any] | None) -> str:
 
 
 def _personal(strategy: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """How well each client is served by its own model: a dot, and a line of a table, for each."""
+    """How well each client's own model does: a dot, and a line of a table, for each."""
     if not rows:
         return ""
     accuracies = {strategy: [100 * row["accuracy"] for row in rows]}

@@ -70,7 +70,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Let processes that are started now not hear Ctrl-C, which a terminal sends to all of them."""
+    """Let processes that are started now ignore Ctrl-C, which a terminal sends to all of them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -82,7 +82,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """End this process when the one that started it is gone, however that came."""
+    """End this process when the one that started it has ended, for whatever reason."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
