@@ -85,7 +85,7 @@ def read(
     """
     if values.get("error"):
         raise BadReplyError(shown(values["error"]), refused=values.get("refused") is True)
-    clients, n = list(asked.clients), len(asked.clients)
+    clients = list(asked.clients)
     t, speaks = values.get("round"), values.get("clients")
     _require(type(t) is int and t == asked.t, f"answers round {shown(t)}, not {asked.t}")
     _require(
@@ -94,7 +94,17 @@ def read(
     )
     sizes = _sizes(values.get("sizes", []), asked)
     charged = _charged(values.get("charged"), asked.most)
-    names = {"release", *(MEMORY + name for name in asked.memory)}
+    release, memory = _decoded(arrays, asked)
+    parts: dict[int, Part | BadReplyError] = {}
+    for k, (i, size) in enumerate(zip(clients, sizes, strict=True)):
+        mine = {name: rows[k] for name, rows in memory.items()}
+        parts[i] = _sound(release[k]) or Part(release[k], size, charged, mine)
+    return parts
+
+
+def _decoded(arrays: Mapping[str, Encoded], asked: Asked) -> tuple[Array, dict[str, Array]]:
+    """The release and the memory of all clients, stacked, in the shapes that were asked for."""
+    names, n = {"release", *(MEMORY + name for name in asked.memory)}, len(asked.clients)
     _require("release" in arrays, "has no release")
     _require(arrays.keys() == names, "does not carry the arrays that were asked for")
     try:
@@ -105,11 +115,7 @@ def read(
         }
     except DecodingError as error:
         raise BadReplyError(str(error)) from None
-    parts: dict[int, Part | BadReplyError] = {}
-    for k, (i, size) in enumerate(zip(clients, sizes, strict=True)):
-        mine = {name: rows[k] for name, rows in memory.items()}
-        parts[i] = _sound(release[k]) or Part(release[k], size, charged, mine)
-    return parts
+    return release, memory
 
 
 def _integers(values: object) -> bool:
