@@ -118,7 +118,8 @@ def defaults(cls: type) -> dict[str, Any]:
 def own_parts(values: Mapping[str, Any]) -> Iterator[str]:
     """Those parts of a plain config that are named as `package.module:Name`; imports nothing."""
     for group in GROUPS:
-        name = (values.get(group) or {}).get(GROUPS[group].key)
+        section = values.get(group)
+        name = section.get(GROUPS[group].key) if isinstance(section, Mapping) else None
         if is_own(group, name):
             yield f"{group}={name}"
 

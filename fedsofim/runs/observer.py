@@ -113,7 +113,7 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
             f"{size} clients a round; a record is charged for at most "
             f"{config.schedule.busiest(config.rounds)} of the rounds, its client's"
         )
-    doubt = config.privacy.doubt(sum(experiment.partition.get("sizes", [])))
+    doubt = config.privacy.doubt(sum(size or 0 for size in experiment.partition.get("sizes", [])))
     return [
         *lines,
         f"epsilon {epsilon:.6g} at delta {plan.delta:g} for one record "

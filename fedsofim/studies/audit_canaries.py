@@ -120,9 +120,12 @@ class Adversary:
 
     def __post_init__(self) -> None:
         self.scores = [np.zeros(len(p.slots)) for p in self.places]
+        self.awake = False  # until the run begins: a config's check tries its client program, too
 
     def listen(self, seen: Seen) -> None:
         """Take in one round."""
+        if not self.awake:
+            return
         sizes = [client.data.size for client in seen.clients]
         released = seen.released.reshape(len(sizes), -1).astype(np.float64)
         released *= np.array(sizes)[:, None]
@@ -203,5 +206,6 @@ def canary_run(experiment: Experiment, count: int) -> Adversary:
     adversary = Adversary(places, rest, config.privacy.clip, config.privacy.trust == "aggregate")
     program = watched(config.client, adversary.listen)
     audited = experiment._replace(config=replace(config, client=program), clients=planted)
+    adversary.awake = True
     local.run(audited, begin(audited), lambda now, G, **notes: False)
     return adversary
