@@ -191,7 +191,7 @@ def load_test(config: DatasetConfig, file: Path) -> TestSet:
 
 
 def hold_out(data: Dataset, share: float) -> Dataset:
-    """The training records alone: a fixed random part of them takes the test set's place."""
+    """The training records, of which a fixed random part takes the test set's place."""
     order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
     size = round(share * len(order))
     require(0 < size < len(order), f"dataset.holdout={share}: leaves a split without records")

@@ -29,7 +29,7 @@ from fedsofim.core.files import whole, write_whole
 
 
 class _Inputs(NamedTuple):
-    """All that decides a file of features, found: the images, the weights, and the recipe."""
+    """All that decides a file of features: the images, the weights, and the recipe."""
 
     source: Source
     weights: Path | None
@@ -38,7 +38,7 @@ class _Inputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """Images, a backbone, and how the one goes through the other."""
+    """How features are made: from which images, by which backbone, and how they are kept."""
 
     dataset: DatasetConfig
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
@@ -55,7 +55,7 @@ class Extraction:
         return cached
 
     def write(self, out: Path, watch: Watch = silent) -> None:
-        """Write the features of images to a new file; the cache may have them, but gains none."""
+        """Write the features of images to a new file; they may come from the cache."""
         require(out.suffix == ".npz", f"out={out}: must end in .npz")
         require(not out.exists(), f"out={out}: exists already; name another")
         ready = self._ready()

@@ -1,6 +1,6 @@
 """Labelled images, read in batches: from a `.npz` in MedMNIST's layout or a folder by class.
 
-Nothing is held that is not being worked on: a file of any size passes through in batches.
+Only one batch is in memory at a time, so a file may be of any size.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

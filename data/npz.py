@@ -33,7 +33,7 @@ class Header(NamedTuple):
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Let every error of reading `file` be a `ConfigError` that begins with its name."""
+    """Turn every error of reading `file` into a `ConfigError` that begins with the file's name."""
     try:
         yield
     except ConfigError as error:

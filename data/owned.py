@@ -3,8 +3,8 @@
 A deployed client starts a process for every message, so the checked features are kept in the
 client's own state directory in the form that the head works on.
 
-All that can be wrong with a file is found here, before a server is heard: later, whether something
-is wrong would be for the server to see.
+Every fault of a file is found here, before a server asks for anything. Found later, a fault would
+show in what the client answers, and so tell the server something about the records.
 """
 
 import hashlib
@@ -77,7 +77,7 @@ def open_records(file: Path, cache: Path, classes: int) -> Records:
 
 
 def _make(x: Array, y: Array, cache: Path, place: Path) -> None:
-    """Keep the records, unless another process was faster, and nothing that was there before."""
+    """Write the records, unless another process has done so already, and remove older copies."""
     if place.is_dir():
         return
     for old in (*cache.glob("records-*"), *cache.glob(".records-*")):

@@ -1,4 +1,4 @@
-"""The one door to torch and torchvision, which are optional and do not always fit together.
+"""Imports torch and torchvision, which are optional and do not always fit together.
 
 A torchvision built for CUDA beside a CPU build of torch cannot load its compiled operators, and
 its import then fails while it describes two of them. Nothing here uses those operators, so

@@ -98,6 +98,14 @@ def engine(experiment: Experiment):
     return one_round
 
 
+def tensors(client: Client):
+    """A client's features and labels, for torch."""
+    import torch
+
+    x, target = client.data.x.T, client.data.target
+    return torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(target.argmax(0))
+
+
 def opacus(experiment: Experiment):
     """The same round with a per-sample gradient of every record, as Opacus computes it."""
     import torch
@@ -109,13 +117,8 @@ def opacus(experiment: Experiment):
     classes, width = experiment.theta.shape
     module = GradSampleModule(torch.nn.Linear(width, classes, bias=False), loss_reduction="sum")
     (weight,) = module.parameters()
-    loss = torch.nn.CrossEntropyLoss(reduction="sum")
 
-    def records(client: Client):
-        x, target = client.data.x.T, client.data.target
-        return torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(target.argmax(0))
-
-    data = [records(client) for client in experiment.clients]
+    data = [tensors(client) for client in experiment.clients]
     optimizers = [
         DPOptimizer(
             torch.optim.SGD(module.parameters(), lr=1.0),
@@ -131,7 +134,7 @@ def opacus(experiment: Experiment):
 
     def release(x, y, optimizer) -> Array:
         optimizer.zero_grad()
-        loss(module(x), y).backward()
+        torch.nn.functional.cross_entropy(module(x), y, reduction="sum").backward()
         optimizer.pre_step()  # clip, sum, add noise, divide by the number of records
         return weight.grad.numpy().copy()
 

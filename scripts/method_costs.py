@@ -14,6 +14,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.arrays import flatten
 from fedsofim.engines.local import run
 from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.runs.experiment import begin, prepare
 
 
@@ -35,9 +36,7 @@ def main() -> None:
 
         object.__setattr__(program, "release", spy)
         state = run(experiment, begin(experiment), lambda *_: True)
-        once = program.setup(
-            experiment.clients[:1], experiment.plan, lambda *_: np.random.default_rng()
-        )
+        once = program.setup(experiment.clients[:1], experiment.plan, seeded(0, 0))
         client = sum(np.asarray(a).nbytes for a in flatten(state.clients).values()) // n
         server = sum(np.asarray(a).nbytes for a in flatten(state.server).values())
         events = " + ".join(describe(event) for event in experiment.plan.events())

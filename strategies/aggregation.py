@@ -1,4 +1,4 @@
-"""How the server combines the releases of a round: their mean, or what bears malicious clients.
+"""How the server combines the releases of a round: by a mean, or robust to malicious clients.
 
 All of it works on what is released, so it costs no privacy. The robust ones must see each release
 by itself, so they need `privacy.trust=server`. They ignore sizes: who lies about gradients may lie

@@ -1,4 +1,4 @@
-"""Local-only training: the server that is told nothing."""
+"""Local-only training: clients send nothing, so the server does nothing."""
 
 from dataclasses import dataclass
 from typing import ClassVar

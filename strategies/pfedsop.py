@@ -1,4 +1,4 @@
-"""pFedSOP: personal models that meet in the mean of their drifts."""
+"""pFedSOP: personal models; clients share only the mean of their drifts."""
 
 import math
 from dataclasses import dataclass

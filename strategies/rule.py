@@ -49,7 +49,7 @@ class Rule(ABC):
 
 
 class Empty(NamedTuple):
-    """The buffers of a rule that remembers nothing; also: no more is shared than it broadcasts."""
+    """No arrays: the buffers of a rule without memory, or nothing shared beside the broadcast."""
 
 
 class ServerState(NamedTuple):

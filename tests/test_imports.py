@@ -29,7 +29,7 @@ MAY = {
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
 }
 # Modules of the maths that bring torch, for networks and images.
-TORCH = {"fedsofim.models.networks", "fedsofim.models.modules"}
+TORCH = {f"fedsofim.models.{name}" for name in ("layers", "modules", "networks")}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
 
 

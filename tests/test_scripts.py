@@ -22,6 +22,8 @@ def test_the_table_of_costs_can_still_be_made(monkeypatch, capsys):
     monkeypatch.syspath_prepend(SCRIPTS[0].parent)
     import method_costs
 
-    monkeypatch.setattr(method_costs, "STRATEGIES", ["fedgd"])
+    monkeypatch.setattr(method_costs, "STRATEGIES", ["fedgd", "fedfc"])
     method_costs.main()
-    assert "| fedgd | 2,600 | 2,600 | 0 |" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "| fedgd | 2,600 | 2,600 | 0 |" in told
+    assert "| fedfc | 2,600 | 2,600 | 16,900 |" in told

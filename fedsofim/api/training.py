@@ -1,4 +1,15 @@
-"""Train, continue and read runs from Python."""
+"""Train, continue and read runs from Python.
+
+>>> rng = np.random.default_rng(0)
+>>> y = rng.integers(3, size=3000)
+>>> X = np.eye(3)[y] + 0.2 * rng.normal(size=(3000, 3))
+>>> parts = X[:2500], y[:2500], X[2500:], y[2500:]
+>>> history = run(data=parts, strategy="sofim", clients=5, epsilon=5, rounds=20)
+>>> len(history), bool(history.final_accuracy > 0.9), round(history.final_epsilon, 6)
+(20, True, 5.0)
+>>> history.model.predict(X[:2]).tolist() == y[:2].tolist()
+True
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,16 +60,6 @@ def run(
     Raises:
         ConfigError: a setting or the data are wrong.
         Stopped: Ctrl-C; `output` can be continued.
-
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.integers(3, size=3000)
-    >>> X = np.eye(3)[y] + 0.2 * rng.normal(size=(3000, 3))
-    >>> parts = X[:2500], y[:2500], X[2500:], y[2500:]
-    >>> history = run(data=parts, strategy="sofim", clients=5, epsilon=5, rounds=20)
-    >>> len(history), bool(history.final_accuracy > 0.9), round(history.final_epsilon, 6)
-    (20, True, 5.0)
-    >>> history.model.predict(X[:2]).tolist() == y[:2].tolist()
-    True
     """
     extra: dict[str, Any] = {}
     if data is not None:
@@ -68,16 +69,20 @@ def run(
         extra["output.dir"] = Path(output).expanduser().resolve()
     whole, seen = Config(config, settings, extra), observer_for(progress)
     given = None if data is None else labelled(data, owners, whole["dataset.holdout"])
-    experiment = _ready(whole, given, seen)
-    if whole.checked.output.dir is not None:
-        return load(session.run(whole.values, experiment=experiment, observer=seen).path)
-    trained = session.train(experiment, begin(experiment), observer=seen)
+    return _trained(whole, _ready(whole, given, seen), seen)
+
+
+def _trained(config: Config, experiment: Experiment, observer: Observer) -> History:
+    """Train, into a directory if the config names one."""
+    if config.checked.output.dir is not None:
+        return load(session.run(config.values, experiment=experiment, observer=observer).path)
+    trained = session.train(experiment, begin(experiment), observer=observer)
     theta, own = trained.state.server.theta, []
     if experiment.config.client.keeps_models:
         own = list(personal_models(experiment, trained.state))
-    models = [_model(whole, one, experiment.partition) for one in (theta, *own)]
+    models = [_model(config, one, experiment.partition) for one in (theta, *own)]
     return History(
-        config=whole,
+        config=config,
         rows=trained.rows,
         summary=trained.summary,
         model=models[0],

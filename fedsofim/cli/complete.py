@@ -1,4 +1,4 @@
-"""What could stand where the cursor is; the shell's completion script asks for it.
+"""Lists what could be written at the cursor; the shell's completion script calls it.
 
 It reads the config files themselves, and neither Hydra nor NumPy: it runs at every press of a key.
 """
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def candidates(words: Sequence[str]) -> Candidates:
-    """What the last of the words, which may be empty, could become."""
+    """All completions of the last of the words, which may be empty."""
     if len(words) == 1:
         yield from COMMANDS.items()
         return

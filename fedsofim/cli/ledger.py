@@ -1,4 +1,4 @@
-"""What an owner's records have been charged for: as a table and a chart, and whether it is true."""
+"""What an owner's records have been charged for, as a table and a chart; checks that it is true."""
 
 import json
 import math

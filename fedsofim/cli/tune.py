@@ -29,7 +29,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Search for every budget, and write what was chosen; what is not the usual is only shown."""
+    """Search for every budget, and write what was chosen; unusual searches are only shown."""
     if not arguments:
         return parser().print_help()
     chosen = parser().read(arguments)

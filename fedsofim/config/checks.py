@@ -1,4 +1,4 @@
-"""How the parts of a config go together: what does not is refused before any data is read."""
+"""Refuses parts of a config that do not go together, before any data is read."""
 
 import math
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsofim.clients import CLIENTS, Program
-from fedsofim.config.rehearsal import rehearse
+from fedsofim.config.trial import try_out
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.strategies.aggregation import bears
@@ -24,7 +24,7 @@ def check(config: "Config") -> None:
     _check_method(config, disclosure)
     _check_privacy(config, disclosure)
     if type(config.client) not in CLIENTS.values() and config.private:
-        rehearse(config.client, config.strategy, config.plan(), disclosure, config.rounds)
+        try_out(config.client, config.strategy, config.plan(), disclosure, config.rounds)
 
 
 def checked_disclosure(program: Program, rounds: int) -> Disclosure:
@@ -87,7 +87,7 @@ def _check_aggregation(config: "Config") -> None:
 
 
 def _check_method(config: "Config", disclosure: Disclosure) -> None:
-    """Whether server, clients and model speak of the same things."""
+    """Whether the server's rule, the clients and the model fit together."""
     rule, client, name = config.strategy, config.client, config.strategy_name
     blank = np.zeros((2, 2), np.float32)
     sent = rule.broadcast(start(rule, blank))

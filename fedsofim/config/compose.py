@@ -11,7 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from fedsofim.config.chosen import settings_for
-from fedsofim.config.overrides import telling
+from fedsofim.config.overrides import errors_in_one_line
 from fedsofim.config.parts import offer
 from fedsofim.core.shipped import shipped
 
@@ -88,7 +88,7 @@ def make_absolute(values: dict[str, Any], base: Path) -> None:
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """The config that these Hydra overrides give; what is wrong with them is one line."""
-    with telling(overrides):
+    with errors_in_one_line(overrides):
         return plain(_compose(overrides))
 
 
@@ -96,7 +96,7 @@ def shown(overrides: Sequence[str], *, resolve: bool) -> str:
     """The config as YAML: what a run will use or, not resolved, how its values come about."""
     if resolve:
         return yaml.safe_dump(compose(overrides), sort_keys=False)
-    with telling(overrides):
+    with errors_in_one_line(overrides):
         return OmegaConf.to_yaml(_compose(overrides))
 
 
@@ -109,7 +109,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     choices = []
-    with telling(overrides):
+    with errors_in_one_line(overrides):
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     for override in parsed:
         key = override.get_key_element()
@@ -131,7 +131,7 @@ def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, An
     parser = OverridesParser.create()
     composed: dict[Any, DictConfig] = {}
     for overrides in combinations:
-        with telling(overrides):
+        with errors_in_one_line(overrides):
             values = {
                 o.key_or_group: o.value()
                 for o in parser.parse_overrides(list(overrides))

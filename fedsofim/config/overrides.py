@@ -10,8 +10,8 @@ from fedsofim.core.errors import ConfigError
 
 
 @contextmanager
-def telling(overrides: Sequence[str]) -> Iterator[None]:
-    """Tell what Hydra finds wrong with an override in one line."""
+def errors_in_one_line(overrides: Sequence[str]) -> Iterator[None]:
+    """Turn Hydra's errors about overrides into errors of one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -36,7 +36,7 @@ def _in_one_line(told: str, overrides: Sequence[str]) -> str:
 
 
 def meant(key: str, overrides: Sequence[str] = ()) -> list[str]:
-    """The keys that were probably meant by one that there is not.
+    """The existing keys that were probably meant by one that does not exist.
 
     Args:
         key: what was written, such as `epsilon`.

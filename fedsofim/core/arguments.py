@@ -1,4 +1,4 @@
-"""One way to read a command line: what is wrong with it is one line."""
+"""Reads a command line; what is wrong with it is told in one line."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an error of the system name the file, as it does not when a write fails."""
+    """Add the file's name to an error of the system, which leaves it out when a write fails."""
     try:
         yield
     except OSError as error:
@@ -20,7 +20,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
-    """A name to write to; what is there then becomes `path`, if nothing fails.
+    """Give a temporary name to write to, and rename it to `path` at the end, if nothing failed.
 
     Either the old or the new file is there, even after a power cut.
 
@@ -70,7 +70,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, seconds: float = -1) -> Iterator[None]:
-    """Keep out all others who lock this path, processes and threads; a killed one lets go.
+    """Hold a lock against all other processes and threads; it ends with the process.
 
     Args:
         path: a file that exists for this alone.

@@ -1,4 +1,4 @@
-"""A learning rate, and how it falls: what a method holds that takes steps."""
+"""A learning rate and how it falls over the rounds; methods that take steps hold one."""
 
 import math
 from dataclasses import dataclass

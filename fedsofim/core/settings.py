@@ -1,8 +1,8 @@
-"""Settings that several things share."""
+"""Groups of settings that several parts share, such as a learning rate and its schedule."""
 
 
 class Inline:
-    """The base of a dataclass whose fields stand in a config beside those of what holds it.
+    """Base of a dataclass that is held by a part; its fields are keys of that part in the config.
 
     A rule that holds a `Rate` has the keys `lr` and `schedule`, as if they were its own.
     """

@@ -29,7 +29,7 @@ def editable_root() -> Path | None:
 def shipped(name: str) -> Path:
     """The path of a shipped file or folder, such as `data/paper`.
 
-    Where there is none, the path at which a checkout would have it: opening it then says so.
+    If there is none, it is the path that a checkout would have; opening it then fails and names it.
     """
     return next((root / name for root in _roots() if (root / name).exists()), PACKAGE.parent / name)
 

@@ -1,4 +1,4 @@
-"""What is released is a sum over records, and its sensitivity travels with it."""
+"""A sum over records together with its sensitivity, so that noise always fits the sum."""
 
 from typing import NamedTuple
 

@@ -11,11 +11,11 @@ from typing import Any
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
 from fedsofim.deploy.programs import (
-    attend,
-    become,
     client_command,
     environment,
     program,
+    replace_process,
+    run_to_end,
     server_command,
 )
 
@@ -141,7 +141,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _server(chosen: argparse.Namespace) -> None:
-    """Make the certificates if there are none, and become the SuperLink."""
+    """Make the certificates if there are none, and start the SuperLink."""
     from fedsofim.deploy import signing
 
     folder = chosen.dir.resolve()
@@ -156,9 +156,9 @@ def _server(chosen: argparse.Namespace) -> None:
     )
     command = server_command(folder, chosen.host, chosen.port)
     if not chosen.signed:
-        become(command)
-    with signing.Shelf(chosen.signed.resolve()) as shelf:
-        attend(command, environment(**shelf.variables))
+        replace_process(command)
+    with signing.BundleServer(chosen.signed.resolve()) as bundles:
+        run_to_end(command, environment(**bundles.variables))
 
 
 def _key(chosen: argparse.Namespace) -> None:
@@ -267,7 +267,7 @@ def prepare_client(folder: Path) -> Path:
 
 def _supervise(command: Sequence[str]) -> None:
     """Start the SuperNode again when it ends, as it does while the server does not let it in."""
-    while code := attend(command, environment()):
+    while code := run_to_end(command, environment()):
         print(f"The SuperNode ended with code {code}; trying again in 10 s", flush=True)
         time.sleep(10)
 

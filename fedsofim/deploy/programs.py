@@ -72,8 +72,8 @@ def program(name: str) -> str:
     return found
 
 
-def attend(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program to its end, and end it when this one is interrupted or told to end."""
+def run_to_end(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a program to its end; end it as well when this process is interrupted or told to end."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with subprocess.Popen(command, env=variables) as process:
         try:
@@ -84,6 +84,6 @@ def attend(command: Sequence[str], variables: Mapping[str, str]) -> int:
             raise
 
 
-def become(command: Sequence[str]) -> NoReturn:
-    """End this program and be that one."""
+def replace_process(command: Sequence[str]) -> NoReturn:
+    """Replace this process by that program."""
     os.execve(command[0], list(command), environment())

@@ -94,7 +94,7 @@ class Federation:
         self.server: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.trusted: Path | None = None
-        self._shelf: signing.Shelf | None = None
+        self._shelf: signing.BundleServer | None = None
         # Homes of its own, so that nothing of the user's Flower set-up is touched, and the same
         # records can be rehearsed again.
         self.environment = programs.environment(
@@ -118,7 +118,7 @@ class Federation:
         signing.make_bundle(project, place)
         signing.sign(place, key)
         self.trusted = signing.write_trusted(self.folder, [public])
-        self._shelf = signing.Shelf(place).__enter__()
+        self._shelf = signing.BundleServer(place).__enter__()
         return place
 
     def serve(self) -> None:

@@ -4,8 +4,8 @@ Flower's SuperNode does the checking (`--trusted-entities`): it compares the sig
 SHA-256 of the very bundle that it will run, before any of it is imported. But Flower's commands
 sign only what is on its Hub: `flwr app review` fetches the bundle there and sends the signature
 there, `flwr run .` sends a bundle without signatures, and a SuperLink asks the Hub for both. So
-here the bundle is made and signed on this machine, and a shelf on the loopback address gives it to
-the SuperLink in the Hub's place. Nothing of the check itself is ours.
+here the bundle is made and signed on this machine, and a small server on the loopback address gives
+it to the SuperLink in the Hub's place. Nothing of the check itself is ours.
 """
 
 import base64
@@ -115,8 +115,8 @@ def app_name(folder: Path) -> str:
     return f"@{name}=={version}"
 
 
-class Shelf:
-    """The signed bundle of a folder, for the SuperLink on this machine, until the block ends.
+class BundleServer:
+    """Serves the signed bundle of a folder to the SuperLink on this machine, until the block ends.
 
     It is read anew each time, so a bundle can be exchanged while the server runs. Who can put
     another bundle here gains nothing: the SuperNodes check it.
@@ -154,7 +154,7 @@ class Shelf:
         url = f"http://127.0.0.1:{self._server.server_port}"
         return {HUB: url, "NO_PROXY": hosts, "no_proxy": hosts}
 
-    def __enter__(self) -> "Shelf":
+    def __enter__(self) -> "BundleServer":
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 

@@ -1,4 +1,4 @@
-"""Flower's door to a client: a simulated one, or the owner of real records.
+"""Flower's entry point for a client: a simulated one, or the owner of real records.
 
 Which of the two it is, the node's own config says, never the server: a node whose config names
 `data` is an owner.

@@ -76,15 +76,21 @@ def decode(
     _require(counts and shape in (None, said), f"has shape {shown(said)}, not {shape}")
     data = raw.data
     _require(isinstance(data, bytes), "has no bytes")
+    start, offset = _header(data)
+    order = _order(data[start:offset], kind, said)
+    _require(len(data) - offset == math.prod(said) * kind.itemsize, "has too few or too many bytes")
+    return np.ndarray(said, kind, data, offset, order=order)
+
+
+def _header(data: bytes) -> tuple[int, int]:
+    """Where the header begins and ends, if there is a usual one."""
     width = STARTS.get(data[:8], 0)
     start = 8 + width
     length = int.from_bytes(data[8:start], "little")
     offset = start + length
     usual = width > 0 and length <= LONGEST_HEADER and offset % 16 == 0  # numbers stay aligned
     _require(usual, "is not in NumPy's format")
-    order = _order(data[start:offset], kind, said)
-    _require(len(data) - offset == math.prod(said) * kind.itemsize, "has too few or too many bytes")
-    return np.ndarray(said, kind, data, offset, order=order)
+    return start, offset
 
 
 def _order(header: bytes, kind: np.dtype[Any], shape: tuple[int, ...]) -> Any:

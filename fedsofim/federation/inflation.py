@@ -24,7 +24,7 @@ _left: ContextVar[int | None] = ContextVar("left", default=None)
 
 
 class Array(FlowerArray):
-    """Flower's array, which is put together only if it is not too large."""
+    """Flower's array; its pieces are put together only if they are not too large in all."""
 
     @classmethod
     def inflate(

@@ -41,7 +41,7 @@ def pack(
     return RecordDict({"arrays": record, "config": ConfigRecord(dict(values))})
 
 
-def records(content: RecordDict) -> tuple[dict[str, FlowerArray], dict[str, Any]]:
+def undecoded(content: RecordDict) -> tuple[dict[str, FlowerArray], dict[str, Any]]:
     """The arrays of a message, not decoded, and its values; `KeyError` if it is not one of ours."""
     arrays, values = content["arrays"], content["config"]
     if not isinstance(arrays, ArrayRecord) or not isinstance(values, ConfigRecord):
@@ -51,7 +51,7 @@ def records(content: RecordDict) -> tuple[dict[str, FlowerArray], dict[str, Any]
 
 def unpack(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays and the values of a message; an error if they are not what they say they are."""
-    arrays, values = records(content)
+    arrays, values = undecoded(content)
     return unpack_arrays(arrays), values
 
 
@@ -65,7 +65,7 @@ def parts_of(reply: Message, asked: Asked) -> dict[int, Part | BadReplyError]:
     try:
         if reply.has_error():
             raise BadReplyError(f"failed: {shown(reply.error.reason)}")
-        return read(*records(reply.content), asked)
+        return read(*undecoded(reply.content), asked)
     except BadReplyError as error:
         why = error
     except Exception as error:  # whatever else a reply may hold

@@ -6,10 +6,10 @@ and the last release of each run. Asked for that one again, in the same words, i
 same numbers, which costs nothing; asked in any other words, it charges again or refuses. What a
 release costs depends on how many it has made itself, never on the round the server speaks of.
 
-A run keeps the terms of its first charge: what costs nothing later is free only because of what was
-paid before, and a tree's noise hides nothing under another clip. What the server sends is checked
-before it is used, and what leaves is one head or nothing. Of a fault that records may have caused,
-the server learns that there was one, and no more.
+A run keeps the terms of its first charge. A later release may cost nothing because an earlier
+charge covers it, and a tree's noise hides nothing under another clip: other terms would break both.
+What the server sends is checked before it is used, and what leaves is one head or nothing. Of a
+fault that records may have caused, the server learns that there was one, and no more.
 """
 
 import hashlib

@@ -85,7 +85,7 @@ def read(
     """
     if values.get("error"):
         raise BadReplyError(shown(values["error"]), refused=values.get("refused") is True)
-    clients, n = list(asked.clients), len(asked.clients)
+    clients = list(asked.clients)
     t, speaks = values.get("round"), values.get("clients")
     _require(type(t) is int and t == asked.t, f"answers round {shown(t)}, not {asked.t}")
     _require(
@@ -94,7 +94,17 @@ def read(
     )
     sizes = _sizes(values.get("sizes", []), asked)
     charged = _charged(values.get("charged"), asked.most)
-    names = {"release", *(MEMORY + name for name in asked.memory)}
+    release, memory = _decoded(arrays, asked)
+    parts: dict[int, Part | BadReplyError] = {}
+    for k, (i, size) in enumerate(zip(clients, sizes, strict=True)):
+        mine = {name: rows[k] for name, rows in memory.items()}
+        parts[i] = _sound(release[k]) or Part(release[k], size, charged, mine)
+    return parts
+
+
+def _decoded(arrays: Mapping[str, Encoded], asked: Asked) -> tuple[Array, dict[str, Array]]:
+    """The release and the memory of all clients, stacked, in the shapes that were asked for."""
+    names, n = {"release", *(MEMORY + name for name in asked.memory)}, len(asked.clients)
     _require("release" in arrays, "has no release")
     _require(arrays.keys() == names, "does not carry the arrays that were asked for")
     try:
@@ -105,11 +115,7 @@ def read(
         }
     except DecodingError as error:
         raise BadReplyError(str(error)) from None
-    parts: dict[int, Part | BadReplyError] = {}
-    for k, (i, size) in enumerate(zip(clients, sizes, strict=True)):
-        mine = {name: rows[k] for name, rows in memory.items()}
-        parts[i] = _sound(release[k]) or Part(release[k], size, charged, mine)
-    return parts
+    return release, memory
 
 
 def _integers(values: object) -> bool:
@@ -127,9 +133,9 @@ def _sizes(sizes: Any, asked: Asked) -> list[int]:
 
 
 def _charged(charged: Any, most: float | None) -> float:
-    """What a client says it has charged itself, if that can be.
+    """What a client says it has charged itself, if that is possible.
 
-    Else one client could end everybody's run by saying that it has spent a fortune.
+    Otherwise one client could end everybody's run by saying that it has spent a fortune.
     """
     if most is None:
         return 0.0
@@ -139,7 +145,7 @@ def _charged(charged: Any, most: float | None) -> float:
 
 
 def _sound(release: Array) -> BadReplyError | None:
-    """What is wrong with the numbers of a release, if anything."""
+    """What is wrong with the numbers of a release; nothing if they can be used."""
     if not np.isfinite(release).all():
         return BadReplyError("is not finite")
     if release.size and np.abs(release).max() > LARGEST:

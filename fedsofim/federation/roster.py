@@ -17,7 +17,7 @@ from flwr.supercore import log
 
 from fedsofim.core.errors import require
 from fedsofim.federation.decoding import shown
-from fedsofim.federation.messages import HELLO, exchange, pack, records
+from fedsofim.federation.messages import HELLO, exchange, pack, undecoded
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
@@ -197,7 +197,7 @@ class Roster:
     def _greet(self, grid: Grid, *, needed: bool = True) -> None:
         """Ask every new node who it is; a silent one ever less often, unless more are needed.
 
-        Else a node that never answers could hold up every round.
+        Otherwise a node that never answers could hold up every round.
         """
         now, present = time.monotonic(), set(grid.get_node_ids())
         due = self._next if needed else {**self._next, **self._silent}
@@ -229,7 +229,7 @@ class Roster:
         self.problems[node] = str(why)
 
     def _part_owners(self) -> None:
-        """Where one node owns data, those that would play clients have no place."""
+        """Refuse nodes that play clients of a simulation where another node owns data."""
         players = [node for node, member in self.members.items() if not member.owner]
         for node in players if self.deployed else []:
             del self.members[node]
@@ -244,7 +244,7 @@ class Roster:
         try:
             if reply.has_error():
                 raise NodeError(f"it failed: {shown(reply.error.reason)}")
-            values = records(reply.content)[1]
+            values = undecoded(reply.content)[1]
             if values.get("error"):
                 i, refused = values.get("client"), values.get("refused") is True
                 known = refused and type(i) is int and 0 <= i < self.clients
@@ -260,7 +260,7 @@ class Roster:
             raise NodeError(f"it answers in another language ({type(error).__name__})") from None
 
     def _member(self, values: Mapping[str, Any]) -> Member:
-        """What a node says it is, in numbers that can be."""
+        """What a node says about itself, if these are possible numbers."""
         if values["owner"] is not True:
             return Member(owner=False)
         i = values["client"]
@@ -279,7 +279,7 @@ class Roster:
         return Member(True, i, *(values[what] for what in limits))
 
     def _check_owner(self, member: Member, present: set[int]) -> None:
-        """One node a client, and the same client as before."""
+        """Refuse a second node for a client, and a node that changes its client."""
         i = member.client
         for node, other in list(self.members.items()):
             if other.client == i and node in present:

@@ -1,4 +1,4 @@
-"""Flower's door to the server: `flwr run` comes in here.
+"""Flower's entry point for the server: `flwr run` calls `main`.
 
     flwr run . --run-config 'overrides="strategy=fedgd privacy.epsilon=1"'
     flwr run . --run-config 'resume="outputs/2026-01-31/sofim-cifar10-eps10-seed0"'

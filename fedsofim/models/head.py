@@ -197,16 +197,14 @@ def _residual(theta: Array, batch: Examples, out: Array, shift: bool = False) ->
 def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
 
-    Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
-    `clip`, up to rounding: an example whose gradient is not finite, or too large to be clipped with
-    care, contributes zero. But float32 rounds the sum of many records, a transform of the whole sum
-    magnifies that, and so this is for simulations. What leaves a machine is of `exact_sums`.
+    Replacing one example moves it by at most `2 clip`, adding or removing one by `clip`, up to the
+    rounding of float32, which a transform magnifies: it is for simulations, see `exact_sums`. An
+    example whose gradient is not finite, or too large to be clipped with care, contributes zero.
 
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
         data: the examples.
-        clip: the largest norm of one example's gradient, `inf` for no clipping; or one a head,
-            `(S, 1, 1)`.
+        clip: the largest norm of one gradient; `inf`: no clipping; or one a head, `(S, 1, 1)`.
 
     Returns:
         The sum, of the shape of `theta`.

@@ -75,7 +75,7 @@ class Head(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Deep(Model):
-    """A network of Linear and Conv2d layers, in torch; a kind of it says which, in `module`.
+    """A torch network of Linear and Conv2d layers; each subclass makes it in `module`.
 
     Attributes:
         microbatch: records whose gradients are held at a time; for memory, not for results.

@@ -1,4 +1,4 @@
-"""What else is measured of a model, on the server's test set."""
+"""Metrics beside accuracy and loss, measured on the server's test set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from fedsofim.core.arrays import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """No more is measured than accuracy and loss.
+    """The default metric, which adds nothing to accuracy and loss.
 
     A metric of your own says what more, in `measure`. The server's test set is its own, so nothing
     here costs privacy.

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
-from torch.nn.functional import cross_entropy, pad, unfold
+from torch.nn.functional import cross_entropy
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import exact_sums
+from fedsofim.models.layers import matrix_shape, patches, positions
 from fedsofim.models.modules import supported_layers
 from fedsofim.models.records import Covariances, Factors
 
@@ -48,7 +49,7 @@ class DeepNetwork:
     def __init__(self, module: nn.Module, classes: int, microbatch: int = 128) -> None:
         self.module, self.classes, self.microbatch = module.eval(), classes, microbatch
         self.layers = supported_layers(module)
-        self.shapes = [_matrix_shape(layer) for layer in self.layers.values()]
+        self.shapes = [matrix_shape(layer) for layer in self.layers.values()]
 
     @property
     def size(self) -> int:
@@ -99,12 +100,12 @@ class DeepNetwork:
 
         def watch(calls: list[list[Any]]) -> Any:
             def hook(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-                call = [_patches(layer, inputs[0].detach()), None]
+                call = [patches(layer, inputs[0].detach()), None]
                 calls.append(call)
 
                 # On the tensor as it is now: an activation may change it in place.
                 def keep(grad: Tensor) -> None:
-                    call[1] = _positions(layer, grad)
+                    call[1] = positions(layer, grad)
 
                 output.register_hook(keep)  # type: ignore[no-untyped-call]
 
@@ -247,16 +248,15 @@ class DeepRecords:
         shapes = self.network.shapes
         G = [np.zeros((rows, rows)) for rows, _ in shapes]
         A = [np.zeros((columns, columns)) for _, columns in shapes]
-        positions = [0] * len(shapes)
+        seen = [0] * len(shapes)
         for batch in self.batches():
             for i, calls in enumerate(self.network.passes(theta, batch.x, batch.y)):
                 for a, delta in calls:
                     A[i] += _second_moment(a)
                     G[i] += _second_moment(delta)
-                    positions[i] += a.shape[0] * a.shape[2]
+                    seen[i] += a.shape[0] * a.shape[2]
         return [
-            Covariances(g / self.size, a / max(1, n))
-            for g, a, n in zip(G, A, positions, strict=True)
+            Covariances(g / self.size, a / max(1, n)) for g, a, n in zip(G, A, seen, strict=True)
         ]
 
 
@@ -264,41 +264,3 @@ def _second_moment(v: Tensor) -> Array:
     """The sum of `v v'` over records and positions of `(N, d, S)`, as float64."""
     flat = v.transpose(0, 1).flatten(1)
     return (flat @ flat.T).double().numpy()
-
-
-def _matrix_shape(layer: nn.Linear | nn.Conv2d) -> tuple[int, int]:
-    rows = layer.weight.shape[0]
-    return rows, layer.weight.numel() // rows + (layer.bias is not None)
-
-
-def _patches(layer: nn.Module, x: Tensor) -> Tensor:
-    """A layer's inputs as `(N, in, S)`, the patches of a convolution; a last 1 for the bias."""
-    if isinstance(layer, nn.Conv2d):
-        x = pad(x, _padding(layer))
-        a = unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)
-    else:
-        a = x.flatten(1, -2).transpose(1, 2) if x.ndim > 2 else x[:, :, None]
-    if layer.bias is not None:
-        a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
-    return a
-
-
-def _positions(layer: nn.Module, grad: Tensor) -> Tensor:
-    """A gradient at a layer's output as `(N, out, S)`."""
-    if isinstance(layer, nn.Conv2d):
-        return grad.flatten(2)
-    return grad.flatten(1, -2).transpose(1, 2) if grad.ndim > 2 else grad[:, :, None]
-
-
-def _padding(layer: nn.Conv2d) -> list[int]:
-    """Zeros to add on the left, right, top and bottom."""
-    if layer.padding == "valid":
-        return [0, 0, 0, 0]
-    sides = []
-    for k in (1, 0):
-        if layer.padding == "same":
-            total = layer.dilation[k] * (layer.kernel_size[k] - 1)
-            sides += [total // 2, total - total // 2]
-        else:
-            sides += [int(layer.padding[k])] * 2
-    return sides

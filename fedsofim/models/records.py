@@ -1,4 +1,4 @@
-"""What a client holds, as every method sees it: records of which only clipped sums are taken.
+"""A client's records as every method sees them: only clipped sums are taken of them.
 
 A linear head and a deep network differ in how they compute these sums, and in nothing else.
 """

@@ -93,7 +93,7 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """Whose account it is and what its owner allows: its first line, and each change of mind.
+    """Whose account it is and what its owner allows: the first line, and one for each new budget.
 
     Attributes:
         data: the digest of the records.
@@ -108,7 +108,7 @@ Entry = Charge | Opening
 
 
 class Spent(NamedTuple):
-    """mu^2 by each notion of neighbours, so that an owner may change its mind about them."""
+    """mu^2 by each notion of neighbours, so that an owner may choose the other one later."""
 
     replace_one: float = 0.0
     add_remove: float = 0.0
@@ -160,7 +160,7 @@ class Account(NamedTuple):
 
 
 class Day(NamedTuple):
-    """What was spent and released on one day (UTC), and how much of it for nothing."""
+    """What was spent and released on one day (UTC), and how many releases cost next to nothing."""
 
     date: str = ""
     spent: Spent = Spent()

@@ -1,7 +1,7 @@
 r"""Exact noise for exact sums: a discrete Gaussian on the integers, from the system's entropy.
 
-A continuous Gaussian in floating point is none: only some numbers can be noise, and which of them
-were added betrays what is under it (Mironov 2012). Here sums are integers (`models/exact_sums.py`),
+Gaussian noise in floating point is not Gaussian: only some numbers can be noise, and this betrays
+the sum under it (Mironov 2012). Here sums are integers (`models/exact_sums.py`),
 the noise is an integer, every integer can be reached from every sum, and the probabilities are
 those of the discrete Gaussian, $P(n) \propto e^{-n^2/2s^2}$, exactly (Canonne, Kamath & Steinke
 2020, https://arxiv.org/abs/2004.00010), as OpenDP samples it from the operating system's entropy.
@@ -41,7 +41,7 @@ LEAST_STD, LARGEST_STD = 2.0**25, 2.0**57
 
 
 class ExactNoise(NamedTuple):
-    """The noise of what leaves a machine: nobody can repeat it, and every integer can be it."""
+    """The noise on what leaves a machine: nobody can repeat it, and it can be any integer."""
 
     @property
     def exact(self) -> bool:

@@ -27,7 +27,7 @@ from fedsofim.core.errors import require
 from fedsofim.core.files import locked, sync_folder
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of
 from fedsofim.privacy.book import Balance, Budget, Charge, Entry, Opening, add, entry_of, mu2_of
-from fedsofim.privacy.head import Head, Known, find
+from fedsofim.privacy.ledger_head import Known, LedgerHead, find
 from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError
 
@@ -49,7 +49,7 @@ class Ledger:
         self, path: Path, budget: Budget, *, data: str, policy: Policy | None = None
     ) -> None:
         self.path, self.budget, self.data = path, budget, data
-        self.policy, self.head = policy or Policy(), Head(data)
+        self.policy, self.head = policy or Policy(), LedgerHead(data)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -242,7 +242,7 @@ def opened(folder: Path) -> Ledger:
             data = str(json.loads(file.readline())["opening"]["data"])
     except Exception:  # a head may still know it, and `verify` then says what is wrong
         data = find(path)
-    known = Head(data).read() if data else None
+    known = LedgerHead(data).read() if data else None
     if known is None and not path.is_file():
         raise RefusedError(f"{path}: there is no ledger", Refusal.ACCOUNT)
     ledger = Ledger(path, Budget(epsilon=math.inf, delta=0.5), data=data)

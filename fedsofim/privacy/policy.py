@@ -125,7 +125,7 @@ def _section(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _most(rule: str, value: object, most: float, what: str = "is") -> None:
-    """What is not a number is for others to refuse."""
+    """Refuse a number above the most; what is not a number is refused elsewhere."""
     if isinstance(value, int | float) and not value <= most:
         shown = min(value, 1e300)  # a whole number may be beyond what a float holds
         _refuse(rule, f"{what} {shown:.6g}, the most is {most:.6g}")

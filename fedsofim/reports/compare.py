@@ -19,8 +19,8 @@ DRAWN = 12  # settings in a picture; of more, the best
 def page(curves: Sequence[Curve], paths: Sequence[Path], counts: bool = False) -> str:
     """The page that compares these runs; with `counts`, also each client's exact class counts."""
     body = []
-    for where in dict.fromkeys(curve.scene for curve in curves):
-        here = [curve for curve in curves if curve.scene == where]
+    for where in dict.fromkeys(curve.setting for curve in curves):
+        here = [curve for curve in curves if curve.setting == where]
         body.append(f"<section><h2>{escape(where)}</h2>{_section(here)}</section>")
     if missing := ", ".join(escape(str(path)) for path in unscored(paths)):
         body.append(f"<p>Not drawn, since no round was scored: {missing}</p>")

@@ -1,4 +1,4 @@
-"""Finished runs, read back from their directories and told apart."""
+"""Reads finished runs back from their directories, and gives each a label that tells it apart."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.runs.directory import Row, RunDir, finite
-from fedsofim.studies.sweep import Sweep, scene
+from fedsofim.studies.sweep import Sweep, data_and_partition
 
 # What the label of a run leaves out: its heading says it, or it is the same for all seeds.
 ELSEWHERE = ("strategy.name", "privacy.epsilon", "privacy.noise_multiplier", "seed")
@@ -26,14 +26,14 @@ class Curve(NamedTuple):
 
     Attributes:
         label: what it is compared as; runs that differ in their seed alone have the same.
-        scene: the data and the division that it was run on.
+        setting: the data and the partition that it was run on.
         budget: the epsilon that its noise keeps; `None` without privacy.
         rows: its metrics, where it was scored.
         charged: what was released and what that cost, as its summary has it.
     """
 
     label: str
-    scene: str
+    setting: str
     budget: float | None
     rows: list[Row]
     charged: Row
@@ -57,17 +57,17 @@ def read(paths: Sequence[Path]) -> list[Curve]:
         raise ConfigError(f"{', '.join(map(str, paths))}: no round that was scored")
     flat = [dict(_flatten(run.config)) for run in runs]
     require(all("strategy.name" in one for one in flat), "a run's config.yaml names no strategy")
-    scenes = _scenes([run.config for run in runs], flat)
+    settings = _settings([run.config for run in runs], flat)
     budgets = [_budget(run.charged) for run in runs]
-    labels = _labels(flat, list(zip(scenes, budgets, strict=True)))
+    labels = _labels(flat, list(zip(settings, budgets, strict=True)))
     return [
         Curve(label, where, budget, run.rows, run.charged)
-        for label, where, budget, run in zip(labels, scenes, budgets, runs, strict=True)
+        for label, where, budget, run in zip(labels, settings, budgets, runs, strict=True)
     ]
 
 
 def places(paths: Sequence[Path]) -> list[Path]:
-    """The runs and sweeps that are meant: each once, and of any other folder those in it."""
+    """The runs and sweeps among these folders, each once; of any other folder, those inside it."""
     found: dict[Path, None] = {}
     for path in paths:
         require(path.is_dir(), f"{path}: there is no such directory")
@@ -124,9 +124,9 @@ def _budget(charged: Row) -> float | None:
     return None if epsilon is None else float(f"{epsilon:.4g}")
 
 
-def _scenes(configs: Sequence[Mapping[str, Any]], flat: Sequence[Row]) -> list[str]:
+def _settings(configs: Sequence[Mapping[str, Any]], flat: Sequence[Row]) -> list[str]:
     """The data and the division of each run, with all that sets them apart."""
-    plain = [scene(config) for config in configs]
+    plain = [data_and_partition(config) for config in configs]
     told = {"dataset.name", "partition.clients", "partition.kind", "partition.alpha"}
     out = []
     for where, one in zip(plain, flat, strict=True):

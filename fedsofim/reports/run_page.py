@@ -102,18 +102,7 @@ def render(
         audit: what `fedsofim audit` found, if it was asked.
         not_private: the files beside the page that no epsilon covers.
     """
-
-    def curve(key: str, title: str, scale: float = 1.0) -> str:
-        points = [Point(r["round"], r[key] * scale) for r in rows if r[key] is not None]
-        return line_chart({title: points}, title=title, x="round") if points else ""
-
     title = f"{summary['strategy']} on {summary['dataset']}"
-    charts = [
-        curve("accuracy", "Test accuracy, %", 100),
-        curve("loss", "Test loss"),
-        curve("epsilon", "Epsilon spent"),
-        _noise_chart(rows),
-    ]
     items = "".join(
         f"<tr><td>{escape(key.replace('_', ' '))}</td><td>{escape(_show(value))}</td></tr>"
         for key, value in summary.items()
@@ -125,10 +114,22 @@ def render(
         f'<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f'<p class="lead">{_promise(summary)}</p>{warning}'
-        f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
+        f'<div class="charts">{_charts(rows)}</div><h2>Summary</h2><table>{items}</table>'
         f"{_audit(audit)}{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
         f"{told}{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
+
+
+def _charts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What was measured, by round."""
+
+    def curve(key: str, title: str, scale: float = 1.0) -> str:
+        points = [Point(r["round"], r[key] * scale) for r in rows if r[key] is not None]
+        return line_chart({title: points}, title=title, x="round") if points else ""
+
+    accuracy = curve("accuracy", "Test accuracy, %", 100)
+    loss, epsilon = curve("loss", "Test loss"), curve("epsilon", "Epsilon spent")
+    return accuracy + loss + epsilon + _noise_chart(rows)
 
 
 def _noise_chart(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -190,7 +191,7 @@ def _audit(row: Mapping[str, Any] | None) -> str:
 
 
 def _personal(strategy: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """How well each client is served by its own model: a dot, and a line of a table, for each."""
+    """How well each client's own model does: a dot, and a line of a table, for each."""
     if not rows:
         return ""
     accuracies = {strategy: [100 * row["accuracy"] for row in rows]}

@@ -1,4 +1,4 @@
-"""Going on with more rounds or another budget than a run began with, honestly."""
+"""Extends a run: more rounds or another budget, with all that was released still charged."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who hears of a run while it trains: nobody, a plain text, or a terminal (`cli/terminal.py`)."""
+"""Observers of a run while it trains: silent, plain text, or a terminal (`cli/terminal.py`)."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from fedsofim.runs.experiment import Experiment
 
 
 class Observer:
-    """Hears everything and says nothing; the base of those that speak."""
+    """An observer that shows nothing; the base of those that do."""
 
     def watch(self, what: str, done: int, total: int) -> None:
         """A download or an extraction has got so far; before `announce`."""
@@ -31,7 +31,7 @@ class Observer:
         """The run is finished, and written to `path`, if anywhere."""
 
     def close(self) -> None:
-        """Nothing follows, whether or not the run was finished."""
+        """The last call, whether or not the run was finished."""
 
 
 class Text(Observer):

@@ -204,8 +204,7 @@ def _train(
     """Train to round `until`, saving every so often and at the end, whatever happens."""
     config, plan = experiment.config, experiment.plan
     rows = place.metrics() if place else []
-    before = rows[-1]["seconds"] if rows else 0.0
-    began = time.perf_counter()
+    began = time.perf_counter() - (rows[-1]["seconds"] if rows else 0.0)
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
     quiet = np.errstate(over="ignore", invalid="ignore")
@@ -213,7 +212,7 @@ def _train(
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved
-            t, seconds = now.server.t, before + time.perf_counter() - began
+            t, seconds = now.server.t, time.perf_counter() - began
             now = now._replace(record=latest.record.after(config, plan, t, charged))
             rows.append(measure(experiment, now, G, seconds) | notes)
             if place:

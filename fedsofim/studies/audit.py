@@ -146,17 +146,30 @@ def audit(
     if plan.releases == 0:
         why = "nothing is sent"
         return Audit(0.0, plan.delta, CONFIDENCE, [], {"pair": why, "canaries": why})
-    exact = config.privacy.noise == "exact"
-    if exact:
+    if config.privacy.noise == "exact":
         size = size.slower()
     stage = Stage(config, config.client, plan, noise_of or config.noise)
+    tests, skipped = _tests(stage, size, device=device)
+    each = 1 - (1 - CONFIDENCE) / len(tests)
+    findings = []
+    for name, test in tests.items():
+        on_test(name)
+        findings.append(test(each)._replace(test=name))
+    return Audit(config.epsilon(), plan.delta, CONFIDENCE, findings, skipped)
+
+
+def _tests(
+    stage: Stage, size: Size, *, device: bool
+) -> tuple[dict[str, Callable[[float], Finding]], dict[str, str]]:
+    """The tests that apply, and for the others why not."""
+    config = stage.config
     tests: dict[str, Callable[[float], Finding]] = {
         "pair": lambda confidence: pair(stage, size, confidence)
     }
     skipped = {}
-    if plan.setup_share:
+    if stage.plan.setup_share:
         tests["pair, set-up"] = lambda confidence: setup_pair(stage, size, confidence)
-    if exact:
+    if config.privacy.noise == "exact":
         tests["reachability"] = lambda confidence: reachability(stage, size, confidence)
     else:
         skipped["reachability"] = (
@@ -168,12 +181,7 @@ def audit(
         tests["canaries"] = lambda confidence: canaries(prepare(config), size, confidence)
     else:
         skipped["canaries"] = f"model={config.model.name}: canaries are made for model=head"
-    each = 1 - (1 - CONFIDENCE) / len(tests)
-    findings = []
-    for name, test in tests.items():
-        on_test(name)
-        findings.append(test(each)._replace(test=name))
-    return Audit(config.epsilon(), plan.delta, CONFIDENCE, findings, skipped)
+    return tests, skipped
 
 
 def pair(stage: Stage, size: Size, confidence: float) -> Finding:

@@ -54,7 +54,7 @@ def of_records(features: Array, labels: Sequence[int], classes: int, present: in
 
 
 def opposite(size: int, length: float, adjacency: Adjacency) -> Pair:
-    """Neighbours whose gradients point in opposite directions; or is there and is not.
+    """Neighbours that differ in one record: its gradient is reversed or, for add-remove, absent.
 
     Args:
         size: how many records there are.
@@ -96,11 +96,11 @@ def antipodal(clip: float, rng: np.random.Generator, width: int, size: int) -> P
 
 
 class Stage(NamedTuple):
-    """A client program on the scene of its audit.
+    """A client program under audit, and what is needed to try it.
 
     Attributes:
         config: the run's.
-        program: what clients do; the config's, or what is to be found out.
+        program: what clients do: the config's, or a faulty one that the audit should catch.
         plan: the noise.
         noise_of: where it comes from.
     """

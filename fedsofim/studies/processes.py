@@ -27,10 +27,10 @@ def each(work: Callable[..., T], tasks: Sequence[Sequence[Any]], jobs: int) -> G
     """
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
-    with _one_thread(), _polite_kill():
+    with _one_thread(), _sigterm_as_interrupt():
         pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_die_with_parent)
         try:
-            with _deaf_children():
+            with _ignoring_interrupts():
                 pending: set[Future[T]] = {pool.submit(work, *task) for task in tasks}
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -56,7 +56,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _polite_kill() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """Take SIGTERM for Ctrl-C, so that the processes are ended then, too."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -69,8 +69,8 @@ def _polite_kill() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Let processes that are started now not hear Ctrl-C, which a terminal sends to all of them."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """Let processes that are started now ignore Ctrl-C, which a terminal sends to all of them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -82,7 +82,7 @@ def _deaf_children() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """End this process when the one that started it is gone, however that came."""
+    """End this process when the one that started it has ended, for whatever reason."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

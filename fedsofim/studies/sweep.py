@@ -17,7 +17,7 @@ from fedsofim.studies.results import Results, Show, curve_of
 from fedsofim.studies.stacks import Result
 
 
-def scene(config: Mapping[str, Any]) -> str:
+def data_and_partition(config: Mapping[str, Any]) -> str:
     """The data and the division that a composed config names, in words."""
     partition = config["partition"]
     detail = f" {partition['alpha']}" if partition["kind"] == "dirichlet" else ""
@@ -84,19 +84,19 @@ class Sweep(NamedTuple):
         return {i: row["curve"] for i, row in rows if row is not None}
 
     def partitions(self) -> dict[str, Row]:
-        """Who held what in the first run of each scene."""
+        """Who held what in the first run of each data set and partition."""
         file = self.path / "partitions.json"
         return json.loads(file.read_text()) if file.is_file() else {}
 
     def run(self, jobs: int | None, show: Show) -> list[Row]:
         """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
         configs = [parse(one) for one in self.values]
-        scenes = [scene(one) for one in self.values]
-        drawn = {where: configs[scenes.index(where)].seed for where in dict.fromkeys(scenes)}
+        settings = [data_and_partition(one) for one in self.values]
+        drawn = {where: configs[settings.index(where)].seed for where in dict.fromkeys(settings)}
         partitions = self.partitions()
 
         def keep(number: int, result: Result) -> Row:
-            where = scenes[number]
+            where = settings[number]
             if where not in partitions and configs[number].seed == drawn[where]:
                 partitions[where] = result.partition
                 write_whole(self.path / "partitions.json", json.dumps(partitions).encode())

@@ -1,6 +1,6 @@
 """A backbone's training learns, can be interrupted at any step, and ends the same."""
 
-import importlib.util
+import importlib
 import signal
 import subprocess
 import sys
@@ -21,11 +21,9 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pretrain_backbone.py
 
 @pytest.fixture(scope="module")
 def pretrain():
-    spec = importlib.util.spec_from_file_location("pretrain_backbone", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)
+        return importlib.import_module("pretrain_backbone")
 
 
 @pytest.fixture

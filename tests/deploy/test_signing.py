@@ -18,7 +18,7 @@ CODE = b"what clients will run"
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Path:
+def signed(tmp_path: Path) -> Path:
     """A folder with a bundle that one key has signed."""
     folder = tmp_path / "signed"
     folder.mkdir()
@@ -42,32 +42,32 @@ def verified(folder: Path, content: bytes, keys: dict[str, str]) -> bool:
     return _verify_fab(fab, keys)
 
 
-def test_flower_accepts_the_signature_and_no_other_code_or_key(tmp_path: Path, shelf: Path) -> None:
+def test_flower_accepts_a_signature_for_no_other_code_or_key(tmp_path: Path, signed: Path) -> None:
     make_signing_key(tmp_path / "other")
     keys = trusted(tmp_path, "signer")
-    assert verified(shelf, CODE, keys)
-    assert not verified(shelf, CODE + b" ", keys)
-    assert not verified(shelf, CODE, trusted(tmp_path, "other"))
-    assert verified(shelf, CODE, trusted(tmp_path, "other", "signer"))
+    assert verified(signed, CODE, keys)
+    assert not verified(signed, CODE + b" ", keys)
+    assert not verified(signed, CODE, trusted(tmp_path, "other"))
+    assert verified(signed, CODE, trusted(tmp_path, "other", "signer"))
 
 
-def test_a_signature_under_a_trusted_name_must_be_that_keys(tmp_path: Path, shelf: Path) -> None:
+def test_a_signature_under_a_trusted_name_must_be_that_keys(tmp_path: Path, signed: Path) -> None:
     """A forger who takes over a trusted key's name still lacks the key."""
     make_signing_key(tmp_path / "forger")
-    signing.sign(shelf, tmp_path / "forger")
-    (mine, forged) = signing.signatures(shelf)
+    signing.sign(signed, tmp_path / "forger")
+    (mine, forged) = signing.signatures(signed)
     forged["public_key_id"] = mine["public_key_id"]
-    (shelf / signing.SIGNATURES).write_text(json.dumps([forged]))
-    assert not verified(shelf, CODE, trusted(tmp_path, "signer"))
+    (signed / signing.SIGNATURES).write_text(json.dumps([forged]))
+    assert not verified(signed, CODE, trusted(tmp_path, "signer"))
 
 
-def test_several_may_sign_and_each_signs_once(tmp_path: Path, shelf: Path) -> None:
+def test_several_may_sign_and_each_signs_once(tmp_path: Path, signed: Path) -> None:
     make_signing_key(tmp_path / "second")
     for name in ("second", "signer", "second"):
-        signing.sign(shelf, tmp_path / name)
-    assert len(signing.signatures(shelf)) == 2
+        signing.sign(signed, tmp_path / name)
+    assert len(signing.signatures(signed)) == 2
     for name in ("signer", "second"):
-        assert verified(shelf, CODE, trusted(tmp_path, name))
+        assert verified(signed, CODE, trusted(tmp_path, name))
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ def test_what_is_no_key_is_not_trusted(tmp_path: Path, text: str, message: str) 
     assert not (tmp_path / "client").exists()
 
 
-def test_a_key_of_another_kind_is_told(tmp_path: Path, shelf: Path) -> None:
+def test_a_key_of_another_kind_is_told(tmp_path: Path, signed: Path) -> None:
     public = make_key(tmp_path / "node")
     with pytest.raises(ConfigError, match="ssh-ed25519"):
         signing.write_trusted(tmp_path, [public])
     with pytest.raises(ConfigError, match="ssh-ed25519"):
-        signing.sign(shelf, tmp_path / "node")
+        signing.sign(signed, tmp_path / "node")
     with pytest.raises(ConfigError, match="there is no such file"):
         signing.write_trusted(tmp_path, [tmp_path / "absent.pub"])
     with pytest.raises(ConfigError, match="there is a key already"):
@@ -103,22 +103,22 @@ def test_the_private_key_is_its_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "signer").stat().st_mode & 0o077 == 0
 
 
-def test_the_shelf_hands_out_the_bundle_and_its_signatures(shelf: Path) -> None:
-    with signing.Shelf(shelf) as running:
+def test_the_server_hands_out_the_bundle_and_its_signatures(signed: Path) -> None:
+    with signing.BundleServer(signed) as running:
         url = running.variables[signing.HUB]
         assert url.startswith("http://127.0.0.1:")
         asked = urllib.request.Request(f"{url}/hub/fetch-fab", data=b"{}")
         said = json.loads(urllib.request.urlopen(asked).read())
-        assert said["verifications"] == signing.signatures(shelf)
+        assert said["verifications"] == signing.signatures(signed)
         assert urllib.request.urlopen(said["fab_url"]).read() == CODE
 
 
-def test_an_unsigned_bundle_is_not_served(tmp_path: Path, shelf: Path) -> None:
-    (shelf / signing.SIGNATURES).unlink()
+def test_an_unsigned_bundle_is_not_served(tmp_path: Path, signed: Path) -> None:
+    (signed / signing.SIGNATURES).unlink()
     with pytest.raises(ConfigError, match="nobody has signed"):
-        signing.Shelf(shelf)
+        signing.BundleServer(signed)
     with pytest.raises(ConfigError, match="no bundle"):
-        signing.Shelf(tmp_path)
+        signing.BundleServer(tmp_path)
 
 
 def test_the_commands_make_a_key_and_sign_the_project(

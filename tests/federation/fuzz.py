@@ -31,7 +31,7 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.rate import Rate
 from fedsofim.federation import roster
-from fedsofim.federation.messages import HELLO, RELEASE, exchange, pack, records
+from fedsofim.federation.messages import HELLO, RELEASE, exchange, pack, undecoded
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.roster import Member, Roster
 from fedsofim.federation.strategy import RuleStrategy
@@ -83,7 +83,7 @@ class Mutator:
     def content(self, content: RecordDict) -> RecordDict:
         """Change some of a message's arrays and values, and which there are."""
         pick = self.random
-        arrays, values = records(content)
+        arrays, values = undecoded(content)
         for name in list(arrays):
             if pick.random() < 0.4:
                 arrays[name] = self.array(arrays[name])
@@ -210,7 +210,7 @@ def fuzz_requests(count: int, seed: int) -> Counter[str]:
         grid.push_messages([message])
         (reply,) = grid.pull_messages([])
         assert not reply.has_error(), reply.error.reason  # the handler itself must not fail
-        _, values = records(reply.content)
+        _, values = undecoded(reply.content)
         if "error" in values:
             check_line(str(values["error"]).replace("\n", " ")[:399].strip())
         seen["refused" if "error" in values else "answered"] += 1

@@ -20,8 +20,8 @@ from fedsofim.clients.steps import LocalSteps
 from fedsofim.federation.owner import Owner, Request, clean
 from fedsofim.models.head import examples
 from fedsofim.privacy.accounting import mu_of
-from fedsofim.privacy.head import Head
 from fedsofim.privacy.ledger import NAME, Budget, Ledger
+from fedsofim.privacy.ledger_head import LedgerHead
 from fedsofim.privacy.plan import Privacy
 from fedsofim.privacy.refusals import Refusal, RefusedError
 
@@ -164,7 +164,7 @@ class Storm:
 
     def crash(self, patch: pytest.MonkeyPatch) -> None:
         """Between the line and its head, in the work, or before the release is kept."""
-        where = [(Head, "write"), (Gradient, "release"), (Owner, "_save")]
+        where = [(LedgerHead, "write"), (Gradient, "release"), (Owner, "_save")]
         with patch.context() as broken, suppress(RuntimeError, ValueError):
             broken.setattr(*where[self.rng.integers(len(where))], self.fail)
             ask(owner_at(self.place), ("b", 0, int(self.rng.integers(99)) + 100))

@@ -20,8 +20,8 @@ from fedsofim.privacy import book
 from fedsofim.privacy import ledger as ledger_module
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of, mu_of
 from fedsofim.privacy.book import RUNS, Account
-from fedsofim.privacy.head import EVERY, Head
 from fedsofim.privacy.ledger import NAME, Budget, Charge, Ledger, RefusedError, opened
+from fedsofim.privacy.ledger_head import EVERY, LedgerHead
 from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.refusals import Refusal
 
@@ -274,9 +274,9 @@ def test_a_crash_is_not_tampering(
         if point == "line":
             patch.setattr("os.fsync", crash)
         elif point == "head":
-            patch.setattr(Head, "write", crash)
+            patch.setattr(LedgerHead, "write", crash)
         elif point == "safe head":  # which is not always due
-            patch.setattr("fedsofim.privacy.head.write_whole", crash)
+            patch.setattr("fedsofim.privacy.ledger_head.write_whole", crash)
         else:
             patch.setattr("builtins.open", failing(ledger.head.latest))
         ledger.charge(charge(1e5, t=before))
@@ -323,16 +323,16 @@ def test_a_line_is_on_disk_before_its_head_and_a_new_file_with_its_name(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    write = Head.write
+    write = LedgerHead.write
     monkeypatch.setattr("os.fsync", lambda handle: seen.append(os.fstat(handle).st_ino))
 
-    def written(head: Head, *given: object) -> None:
+    def written(head: LedgerHead, *given: object) -> None:
         monkeypatch.setattr("os.fsync", lambda handle: None)
         seen.append("head")
         write(head, *given)  # type: ignore[arg-type]
         monkeypatch.setattr("os.fsync", lambda handle: seen.append(os.fstat(handle).st_ino))
 
-    monkeypatch.setattr(Head, "write", written)
+    monkeypatch.setattr(LedgerHead, "write", written)
     ledger.charge(charge())
     file, folder = (path.stat().st_ino for path in (ledger.path, ledger.path.parent))
     assert seen == [file, folder, "head", file, "head"]

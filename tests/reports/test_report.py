@@ -22,7 +22,7 @@ def test_runs_are_told_apart_by_all_that_differs_but_the_seed(small, tmp_path):
     found = curves.read([tmp_path / "s", tmp_path / "s"])  # given twice, read once
     assert len(found) == 8
     assert len({c.budget for c in found}) == 2  # z = 50 keeps less than 10
-    assert len({c.scene for c in found}) == 2
+    assert len({c.setting for c in found}) == 2
     assert {c.label for c in found} == {"sofim"}
 
 

@@ -200,15 +200,15 @@ def test_what_claims_nothing_is_not_audited(config_of, small):
     ],
 )
 def test_canaries_show_less_than_is_claimed_but_something(config_of, npz, overrides):
-    scene = ["dataset=npz", f"dataset.path={npz}", "partition.clients=2", "rounds=6"]
-    found = canaries(prepare(config_of(*scene, *overrides)), SMALL, CONFIDENCE)
+    setting = ["dataset=npz", f"dataset.path={npz}", "partition.clients=2", "rounds=6"]
+    found = canaries(prepare(config_of(*setting, *overrides)), SMALL, CONFIDENCE)
     assert found.passed
     assert found.epsilon_claimed == pytest.approx(10)
 
 
 def test_canaries_refute_a_claim_without_noise_behind_it(config_of, npz):
-    scene = ["dataset=npz", f"dataset.path={npz}", "partition.clients=6", "privacy.epsilon=1"]
-    config = config_of(*scene, "privacy.clip=1")
+    setting = ["dataset=npz", f"dataset.path={npz}", "partition.clients=6", "privacy.epsilon=1"]
+    config = config_of(*setting, "privacy.clip=1")
     honest = canaries(prepare(config), SMALL, CONFIDENCE)
     bare = spoiled(config, noise_multiplier=lambda plan: plan.noise_multiplier / 30)
     found = canaries(prepare(bare), SMALL, CONFIDENCE)

@@ -1,8 +1,8 @@
-"""A client program of the user's own, tried on records that watch what it does.
+"""Tries a client program of the user's own on made-up records that watch what it does.
 
-What a program discloses is its author's word. Much of that can be tried before any real record is
-touched: a few made-up ones count the sums that each of them takes part in, and refuse to be read in
-any other way. This finds mistakes; it is no proof, for a program may act differently later.
+What a program discloses is what its author says. Much of that can be tried before any real record
+is touched: the made-up records count the sums that each of them takes part in, and refuse to be
+read in any other way. This finds mistakes. It proves nothing: a program may act differently later.
 """
 
 from collections.abc import Callable
@@ -56,11 +56,11 @@ class _Watched:
         return getattr(self.records, name)(theta, clip, *rest)
 
 
-def rehearse(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
-    """Refuse a program that does other than it discloses, as far as a few rounds show."""
+def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
+    """Refuse a program that, in a few rounds, does something other than it discloses."""
     told = f"client={type(program).__name__}"
     try:
-        _rehearse(program, rule, plan, disclosure, min(rounds, ROUNDS))
+        _try_out(program, rule, plan, disclosure, min(rounds, ROUNDS))
     except ConfigError as error:
         raise ConfigError(f"{told}: {error}") from None
     except Exception as error:  # a program of the user's can fail in any way
@@ -68,9 +68,7 @@ def rehearse(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, r
         raise ConfigError(f"{told}: fails when it is tried ({kind}: {error})") from None
 
 
-def _rehearse(
-    program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int
-) -> None:
+def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(RECORDS, 2)).astype(np.float32), np.arange(RECORDS) % 2
     taken = np.zeros((CLIENTS, RECORDS), int)

@@ -26,7 +26,7 @@ class Known(NamedTuple):
     path: Path
 
 
-class Head:
+class LedgerHead:
     """The head of the account of the records with this digest."""
 
     def __init__(self, data: str) -> None:
@@ -74,7 +74,7 @@ def find(path: Path) -> str:
     """The digest of the records whose ledger was at this path last; empty if none was."""
     for safe in sorted(heads().glob("*.json")):
         try:
-            known = Head(safe.stem).read()
+            known = LedgerHead(safe.stem).read()
         except ValueError:
             continue
         if known is not None and known.path == path.resolve():

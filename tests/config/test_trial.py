@@ -9,7 +9,7 @@ from fedsofim.clients.program import noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.strategies import STRATEGIES
 
-from fedsofim.config.rehearsal import rehearse
+from fedsofim.config.trial import try_out
 from fedsofim.core.errors import ConfigError
 from fedsofim.privacy.disclosure import Disclosure
 
@@ -54,7 +54,7 @@ def other_clip(received, clients, state, plan, noise):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_program_of_ours_does_what_it_states(config_of, strategy):
     config = config_of(f"strategy={strategy}")
-    rehearse(config.client, config.strategy, config.plan(), config.client.disclosure, 70)
+    try_out(config.client, config.strategy, config.plan(), config.client.disclosure, 70)
 
 
 @pytest.mark.parametrize("good", [program(gradient), program(twice(1), TWICE), program(turns)])
