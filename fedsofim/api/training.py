@@ -18,6 +18,7 @@ from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import personal_models
 from fedsofim.runs.experiment import Experiment, begin, prepare
 from fedsofim.runs.observer import Observer, Text
+from fedsofim.strategies.rule import for_raw
 
 
 def run(
@@ -70,7 +71,7 @@ def run(
     if whole.checked.output.dir is not None:
         return load(session.run(whole.values, experiment=experiment, observer=seen).path)
     trained = session.train(experiment, begin(experiment), observer=seen)
-    theta, own = trained.state.server.theta, []
+    theta, own = for_raw(trained.state.server.theta, trained.state.server.shared), []
     if experiment.config.client.keeps_models:
         own = list(personal_models(experiment, trained.state))
     models = [_model(whole, one, experiment.partition) for one in (theta, *own)]

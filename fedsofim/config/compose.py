@@ -38,6 +38,18 @@ def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
     return values[distances.index(min(distances))]
 
 
+def known_statistics(*, _root_: DictConfig) -> str | None:
+    """The weights whose public statistics fit the run's features; `None` where that is not known.
+
+    A file of the user's own may hold any features.
+    """
+    own = OmegaConf.select(_root_, "dataset.name") in ("npz", "arrays", "owners")
+    given = OmegaConf.select(_root_, "dataset.path") is not None
+    backbone = [OmegaConf.select(_root_, f"backbone.{key}") for key in ("name", "weights")]
+    return None if own or given or backbone != ["resnet20", "own"] else "resnet20-cifar100"
+
+
+OmegaConf.register_new_resolver("public_statistics", known_statistics, replace=True)
 OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
 
 

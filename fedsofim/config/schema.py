@@ -26,6 +26,7 @@ from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan, Privacy
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
+from fedsofim.strategies.stage import Stage
 from fedsofim.transforms.kfc import Transform
 
 
@@ -178,6 +179,11 @@ class Config:
             raise ConfigError(f"dataset={made.name}: is made by code, and needs no features")
         return Extraction(dataset=made, backbone=self.backbone, features=self.features)
 
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """What is released before the first round, in this order."""
+        return (*self.transform.stages, *self.strategy.stages)
+
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
         releases = self.cost(self.rounds)
@@ -186,7 +192,7 @@ class Config:
                 releases=releases,
                 clients=self.schedule.size,
                 aggregation=self.aggregation,
-                setup_share=self.client.disclosure.setup_share,
+                shares=tuple(stage.share for stage in self.stages),
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None

@@ -1,8 +1,11 @@
 """What is released is a sum over records, and its sensitivity travels with it."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedsofim.core.arrays import Array, Scale
+
+# What may change about a record.
+Adjacency = Literal["replace-one", "add-remove"]
 
 
 class BoundedSum(NamedTuple):

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from fedsofim.core.participation import SETUP
 from fedsofim.reports import run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
 from fedsofim.runs.experiment import Experiment, RunState
 from fedsofim.runs.record import Released
+from fedsofim.strategies.rule import for_raw
 
 
 def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
@@ -40,7 +40,7 @@ def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
         "aggregation": config.aggregation,
         "clients": config.partition.clients,
         "participation": config.participation,
-        "rounds": state.server.t,
+        "rounds": max(0, state.server.t),
         "seed": config.seed,
         "seconds": last["seconds"],
     }
@@ -53,7 +53,7 @@ def phases(released: Released, rounds: int) -> str:
     rows = [
         (start, std, count)
         for start, _, std, count in zip(*(a.tolist() for a in released), strict=True)
-        if start != SETUP
+        if start >= 0
     ]
     if len(rows) < 2:
         return ""
@@ -68,7 +68,7 @@ def write_results(
     experiment: Experiment, state: RunState, place: RunDir, rows: list[Row], summary: Row
 ) -> None:
     """Write the model, each client's own where it has one, the page, and last the summary."""
-    place.write_arrays("model.npz", theta=state.server.theta)
+    place.write_arrays("model.npz", theta=for_raw(state.server.theta, state.server.shared))
     own: list[dict[str, Any]] = []
     if experiment.own_tests:
         scores = personal_scores(experiment, state)

@@ -114,6 +114,11 @@ def resume(
         "was started",
     )
     state = place.restore(begin(experiment))
+    require(
+        not changes or state.server.t >= 0,
+        f"{path}: its set-up is not finished, and was begun for the budget and rounds that it has; "
+        "resume it first without changes",
+    )
     if changes:
         # Rounds after the checkpoint were seen, too: they are repeated with the noise they had.
         seen = len(place.metrics())
@@ -121,7 +126,7 @@ def resume(
         if state.server.t < seen <= config.rounds:
             state = _train(experiment, state, place, engine, Observer(), seen)[0]
         experiment, state = _extend(place, experiment, state, changes)
-    place.rewind(state.server.t)
+    place.rewind(max(0, state.server.t))
     train(experiment, state, place, engine, observer)
     return place
 
@@ -202,7 +207,7 @@ def train(
         place.write("partition.svg", heat_map_of(experiment.partition).encode())
         place.write("partition.csv", table(experiment.partition).encode())
     try:
-        observer.announce(experiment, promise, state.server.t)
+        observer.announce(experiment, promise, max(0, state.server.t))
         state, rows = _train(experiment, state, place, engine, observer, config.rounds)
         summary = finish(experiment, state, place, rows)
         observer.result(summary, rows, place.path if place else None)
@@ -242,6 +247,11 @@ def _train(
             nonlocal latest, saved
             t, seconds = now.server.t, before + time.perf_counter() - began
             now = now._replace(record=latest.record.after(config, plan, t, charged))
+            if t <= 0:  # a stage before the first round: it is charged, and shows no model
+                latest = saved = now
+                if place:
+                    place.checkpoint(now)
+                return stop.requested
             rows.append(measure(experiment, now, G, seconds) | notes)
             if place:
                 place.append(rows[-1])
@@ -259,7 +269,7 @@ def _train(
             if place and latest is not saved:
                 place.checkpoint(latest)
     if stop.requested and latest.server.t < config.rounds:
-        raise _stopped(latest.server.t, config.rounds, place.path if place else None)
+        raise _stopped(max(0, latest.server.t), config.rounds, place.path if place else None)
     return latest, rows
 
 
