@@ -109,6 +109,7 @@ class Config:
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
             by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
         malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
+        note: how its settings were chosen, for people.
     """
 
     dataset: DatasetConfig | Data
@@ -129,6 +130,7 @@ class Config:
     metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
     malicious_fraction: float = 0.1
+    note: str = ""
     text: str = ""
 
     def __post_init__(self) -> None:
