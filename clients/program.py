@@ -109,14 +109,22 @@ class Program(ABC):
         """
 
 
-def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> list[Client]:
+def transformed(
+    clients: Sequence[Client], received: Mapping[str, Array], exact: bool = True
+) -> list[Client]:
     """The clients, their records and gradients under what the server broadcast, if it did.
 
     The clip comes after it, so whatever the server sends, privacy is what it was.
+
+    Args:
+        clients: who they are.
+        received: what the server broadcast, by name.
+        exact: whether a mapped record must not depend on others to the last bit, as where exact
+            noise is added.
     """
     P = received.get("P")
     if P is not None or any(isinstance(c.data, Examples) and c.data.raw for c in clients):
-        clients = [c._replace(data=examples_of(c.data).through(P)) for c in clients]
+        clients = [c._replace(data=examples_of(c.data).through(P, exact)) for c in clients]
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
@@ -124,9 +132,9 @@ def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> lis
 
 
 def mapped(clients: Sequence[Client], shared: Any) -> list[Client]:
-    """The clients, their records under the map that all of them share, if there is one."""
+    """The clients of a simulation, under the map that all of them share, if there is one."""
     P = getattr(shared, "P", None)
-    return transformed(clients, {} if P is None else {"P": P})
+    return transformed(clients, {} if P is None else {"P": P}, exact=False)
 
 
 def release_stage(

@@ -28,6 +28,7 @@ class Simulation:
         self, config: Config, clients: Sequence[Client], plan: Protection, *, stacked: bool = False
     ) -> None:
         self.config, self.plan, self.stacked = config, plan, stacked
+        self.exact = config.privacy.noise == "exact"
         self.clients = list(clients)  # under the last transform that was received
         self.sizes = np.array([client.data.size for client in clients])
 
@@ -40,7 +41,7 @@ class Simulation:
             plan: the noise; all of a stack share it.
         """
         config, stage = self.config, self.config.stages[t]
-        self.clients = transformed(self.clients, received)
+        self.clients = transformed(self.clients, received, self.exact)
         released = release_stage(stage, t, self.clients, received, plan, config.noise(t))
         how, fraction = config.aggregation, config.malicious_fraction
         std = stage_std(stage, t, plan, self.sizes, how)
@@ -56,7 +57,7 @@ class Simulation:
         """
         config, noise = self.config, self.config.noise(t)
         present = config.schedule.present(t)
-        self.clients = transformed(self.clients, received)
+        self.clients = transformed(self.clients, received, self.exact)
         group, remembered = [self.clients[i] for i in present], take(memory, present)
         releases, new = config.client.release(received, group, remembered, self.plan, noise)
         return self._aggregate(releases, self.sizes[present]), put(memory, present, new)

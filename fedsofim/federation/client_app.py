@@ -145,7 +145,8 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 def _simulated(arrays: Arrays, values: Values) -> tuple[Arrays, Values]:
     config, terms, clients = _simulation(values["job"])
     received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
-    chosen = transformed([clients[i] for i in values["clients"]], received)
+    exact = config.privacy.noise == "exact"
+    chosen = transformed([clients[i] for i in values["clients"]], received, exact)
     for client in chosen:
         clients[client.id] = client  # the next round's map is likely the same
     memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}

@@ -114,18 +114,19 @@ class Examples(NamedTuple):
             norm[part] = _norm(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
-    def through(self, P: Array | None) -> "Examples":
+    def through(self, P: Array | None, exact: bool = True) -> "Examples":
         """The examples mapped by `x -> P x`, whatever they were mapped by; `None` for no map.
 
-        The clip comes later, so any P leaves a record's influence bounded.
+        The clip comes later, so any P leaves a record's influence bounded. If `exact`, what becomes
+        of a record depends on no other, to the last bit; else it is fast, for simulations.
         """
         if self.raw is not None and P is not None and np.array_equal(self.raw.P, P):
             return self
         x, norm = (self.x, self.norm) if self.raw is None else self.raw[1:]
         if P is None:
             return self if self.raw is None else Examples(x, self.target, norm)
-        z = exact_sums.mapped(P, x)
         with np.errstate(over="ignore", invalid="ignore"):
+            z = exact_sums.mapped(P, x) if exact else np.asarray(P, x.dtype) @ x
             return Examples(z, self.target, _norm(z), raw=Raw(P, x, norm))
 
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
@@ -141,7 +142,8 @@ class Examples(NamedTuple):
         x = self.x if bias else self.x[:-1]
         if exact:
             return exact_sums.second_moment(x, bound)
-        x = _clipped(x, bound)
+        x, w = _clipped(x, bound)
+        x = x * w
         return BoundedSum(x @ x.T, bound**2)
 
     def feature_sum(
@@ -151,7 +153,8 @@ class Examples(NamedTuple):
         x = self.x[:-1] if floor is None else np.maximum(self.x[:-1], floor)
         if exact:
             return exact_sums.feature_sum(x, bound)
-        return BoundedSum(_clipped(x, bound).sum(axis=1), bound)
+        x, w = _clipped(x, bound)
+        return BoundedSum(x @ w, bound)
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy on these examples."""
@@ -294,11 +297,14 @@ def _clip(r: Array, batch: Examples, C: Scale) -> bool:
     return bool(lost.any())
 
 
-def _clipped(x: Array, bound: float) -> Array:
-    """Columns clipped to norm `bound`; one that is not finite is zero."""
+def _clipped(x: Array, bound: float) -> tuple[Array, Array]:
+    """Columns, and what scales them to norm `bound`; one whose norm is not finite is zero."""
     with np.errstate(over="ignore", invalid="ignore"):
-        v = x * np.minimum(1, bound / _norm(x))
-    return np.where(np.isfinite(v).all(axis=0), v, 0).astype(x.dtype, copy=False)
+        norm = _norm(x)
+    w, lost = np.minimum(1, bound / norm), ~np.isfinite(norm)
+    if lost.any():
+        x, w = np.where(lost, 0, x), np.where(lost, 0, w)
+    return x, w.astype(x.dtype, copy=False)
 
 
 def _norm(v: Array) -> Array:
