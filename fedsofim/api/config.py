@@ -61,7 +61,9 @@ class Config:
     values: dict[str, Any]
     checked: schema.Config
 
-    def __init__(self, settings: "Mapping[str, Any] | Config | None" = None, **words: Any) -> None:
+    def __init__(
+        self, settings: "Mapping[str, Any] | Config | None" = None, /, **words: Any
+    ) -> None:
         base = settings.settings if isinstance(settings, Config) else {}
         given = settings if isinstance(settings, Mapping) else {}
         self.settings = {**base, **dict(named(given)), **dict(named(words))}

@@ -63,6 +63,7 @@ def run(
     """
     if data is not None:
         settings = {**settings, "dataset": "arrays", **_divided(owners)}
+        settings |= _sizes(data) if settings.get("settings") == "auto" else {}
     if output is not None:
         settings["output.dir"] = str(Path(output).expanduser().resolve())
     whole, seen = Config(config, **settings), observer_for(progress)
@@ -139,6 +140,13 @@ def _divided(owners: Any) -> dict[str, Any]:
     if owners is None:
         return {}
     return {"partition": "natural", "clients": len(np.unique(np.asarray(owners)))}
+
+
+def _sizes(data: Sequence[Any]) -> dict[str, Any]:
+    """The public sizes of arrays, for settings that follow from them."""
+    shape, labels = np.shape(data[0]), np.unique(np.asarray(data[1]))
+    sizes = {"records": shape[0], "features": shape[-1], "classes": len(labels)}
+    return {f"settings.{name}": size for name, size in sizes.items()}
 
 
 def _ready(config: Config, given: Labelled | None, seen: Observer) -> Experiment:
