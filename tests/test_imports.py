@@ -23,7 +23,7 @@ MAY = {
     "engines": MATHS | {"config", "runs", "federation"},
     "federation": MATHS | {"config", "runs", "engines"},
     "reports": {"core", "config", "runs", "studies"},
-    "studies": MATHS | {"config", "runs", "engines", "reports", "cli"},
+    "studies": MATHS | {"config", "runs", "engines", "reports"},
     "api": MATHS | {"config", "runs", "studies", "cli"},
     "deploy": MATHS | {"config", "federation", "runs"},
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},

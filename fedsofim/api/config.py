@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
+
+import yaml
 
 from fedsofim.config import schema
 from fedsofim.config.compose import CONF, compose, make_absolute
@@ -24,8 +26,44 @@ WORDS = {
     "lr": "strategy.lr",
     "holdout": "dataset.holdout",
 }
-PLAIN = ("rounds", "seed", "participation", "aggregation")
+# What config.yaml holds itself, and the folders beside it.
+PLAIN = tuple(
+    key for key in yaml.safe_load((CONF / "config.yaml").read_text()) if key != "defaults"
+)
 GROUPS = tuple(sorted(path.name for path in CONF.iterdir() if any(path.glob("*.yaml"))))
+
+
+class Words(TypedDict, total=False):
+    """The settings that may be given by keyword; any other is given in a mapping."""
+
+    strategy: "str | type | Mapping[str, Any]"
+    dataset: "str | type | Mapping[str, Any]"
+    partition: "str | type | Mapping[str, Any]"
+    client: "str | type | Mapping[str, Any]"
+    model: "str | type | Mapping[str, Any]"
+    transform: "str | type | Mapping[str, Any]"
+    metric: "str | type | Mapping[str, Any]"
+    privacy: "str | Mapping[str, Any]"
+    engine: "str | Mapping[str, Any]"
+    backbone: "str | Mapping[str, Any]"
+    settings: str
+    experiment: str
+    features: Mapping[str, Any]
+    rounds: int
+    seed: int
+    participation: float
+    aggregation: str
+    malicious_fraction: float
+    epsilon: float
+    delta: float
+    clip: float
+    noise_multiplier: float | None
+    adjacency: str
+    trust: str
+    clients: int
+    alpha: float
+    lr: float
+    holdout: float
 
 
 class Config:
@@ -37,8 +75,8 @@ class Config:
     for the keys that end in them.
 
     Args:
-        settings: a mapping of names to values, or another `Config` to begin with.
-        **words: more of them; these count if a name is given twice.
+        *given: mappings of names to values, or other configs to begin with.
+        **words: more of them. If a name is given twice, the last one counts.
 
     Attributes:
         settings: what was given, by dotted name.
@@ -61,12 +99,11 @@ class Config:
     values: dict[str, Any]
     checked: schema.Config
 
-    def __init__(
-        self, settings: "Mapping[str, Any] | Config | None" = None, /, **words: Any
-    ) -> None:
-        base = settings.settings if isinstance(settings, Config) else {}
-        given = settings if isinstance(settings, Mapping) else {}
-        self.settings = {**base, **dict(named(given)), **dict(named(words))}
+    def __init__(self, *given: "Mapping[str, Any] | Config | None", **words: Unpack[Words]) -> None:
+        self.settings = {}
+        for one in (*given, words):
+            known = one.settings if isinstance(one, Config) else dict(named(one or {}))
+            self.settings |= known
         values = compose([f"{key}={text(value)}" for key, value in self.settings.items()])
         make_absolute(values, Path.cwd())
         self._take(values)
@@ -75,7 +112,7 @@ class Config:
     def of(cls, values: Mapping[str, Any]) -> "Config":
         """The config that a run was written with, as `config.yaml` holds it."""
         config = cls.__new__(cls)
-        config.settings = dict(dotted(values))
+        config.settings = dict(named(values))
         config._take(values)
         return config
 
@@ -99,16 +136,17 @@ class Config:
         return f"Config({self.settings})"
 
 
-def named(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named(given: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     """Keys in full, with their values; groups by name come as the command line takes them."""
     for name, value in given.items():
         key, top = WORDS.get(name, name), name.partition(".")[0]
-        known = (*WORDS, *PLAIN, *GROUPS, "features", "output")
+        known = (*WORDS, *PLAIN, *GROUPS)
         require(top in known, _no_such_key(name, known))
         if isinstance(value, Mapping):
-            if "name" in value and name in GROUPS:
-                yield name, value["name"]
-            inner = {k: v for k, v in value.items() if k != "name" or name not in GROUPS}
+            choice = "kind" if name == "partition" else "name"
+            if choice in value and name in GROUPS:
+                yield name, value[choice]
+            inner = {k: v for k, v in value.items() if k != choice or name not in GROUPS}
             yield from ((f"{name}.{k}", v) for k, v in dotted(inner))
         else:
             yield key, value

@@ -4,11 +4,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from fedsofim.api.config import Config, named, text
+from fedsofim.api.config import Config, Words, named, text
 from fedsofim.api.data import labelled
 from fedsofim.api.history import frame
 from fedsofim.api.training import observer_for
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def calibrate(config: Config | Mapping[str, Any] | None = None, **settings: Any) -> Calibration:
+def calibrate(
+    config: Config | Mapping[str, Any] | None = None, **settings: Unpack[Words]
+) -> Calibration:
     """The noise that keeps a budget, or with `noise_multiplier` the budget that a noise spends.
 
     Args:
@@ -73,7 +75,7 @@ class SweepResult:
 
 
 def sweep(
-    config: Mapping[str, Any] | None = None,
+    config: Config | Mapping[str, Any] | None = None,
     *,
     data: Sequence[Any] | None = None,
     output: str | Path | None = None,
@@ -84,7 +86,7 @@ def sweep(
     """Run all combinations of settings; those that share their data in one pass over it.
 
     Args:
-        config: settings by name, see `Config`.
+        config: settings to begin with, see `Config`.
         data: `(X, y, X_test, y_test)`, your own arrays; for as long as the sweep runs they are
             written to a temporary file.
         output: a directory to keep the results in, from which an interrupted sweep goes on.
@@ -98,7 +100,8 @@ def sweep(
     """
     from fedsofim.studies.sweep import Sweep
 
-    chosen = dict(named({**(config or {}), **settings}))
+    base = config.settings if isinstance(config, Config) else dict(named(config or {}))
+    chosen = {**base, **dict(named(settings))}
     varied = [key for key, value in chosen.items() if isinstance(value, list | tuple)]
     with tempfile.TemporaryDirectory() as folder:
         if data is not None:

@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from fedsofim.api.config import WORDS, Config
+from fedsofim.api.config import WORDS, Config, Words
 from fedsofim.api.data import Labelled, labelled
 from fedsofim.api.history import History
 from fedsofim.api.model import Model
@@ -28,7 +28,7 @@ def run(
     owners: Any = None,
     output: str | Path | None = None,
     progress: bool | Observer | None = None,
-    **settings: Any,
+    **settings: Unpack[Words],
 ) -> History:
     """Train privately, in a simulated federation, and return what came of it.
 
@@ -61,12 +61,14 @@ def run(
     >>> history.model.predict(X[:2]).tolist() == y[:2].tolist()
     True
     """
+    extra: dict[str, Any] = {}
     if data is not None:
-        settings = {**settings, "dataset": "arrays", **_divided(owners)}
-        settings |= _sizes(data) if settings.get("settings") == "auto" else {}
+        require("dataset" not in settings, "data, dataset: give one of them")
+        extra = {"dataset": "arrays", **_divided(owners)}
+        extra |= _sizes(data) if settings.get("settings") == "auto" else {}
     if output is not None:
-        settings["output.dir"] = str(Path(output).expanduser().resolve())
-    whole, seen = Config(config, **settings), observer_for(progress)
+        extra["output.dir"] = Path(output).expanduser().resolve()
+    whole, seen = Config(config, settings, extra), observer_for(progress)
     given = None if data is None else labelled(data, owners, whole["dataset.holdout"])
     experiment = _ready(whole, given, seen)
     if whole.checked.output.dir is not None:
@@ -108,6 +110,8 @@ def resume(
     before = Config.of(place.config())
     experiment = None
     if data is not None:
+        name = before["dataset.name"]
+        require(name == "arrays", f"data: the run was trained on dataset={name}, not on arrays")
         classes = place.read_json("partition.json").get("classes")
         given = labelled(data, owners, before["dataset.holdout"], classes)
         experiment = _ready(before, given, seen)

@@ -1,6 +1,5 @@
 """What an owner's records have been charged for: as a table and a chart, and whether it is true."""
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from fedsofim.core.arguments import Parser
 from fedsofim.privacy.accounting import epsilon_of, mu_of
 from fedsofim.privacy.book import Budget, Charge, add, mu2_of
 from fedsofim.privacy.ledger import Ledger, opened
@@ -35,18 +35,18 @@ class Row(NamedTuple):
     total: float
 
 
+def parser() -> Parser:
+    """Its options."""
+    made = Parser(prog="fedsofim ledger", description=__doc__, epilog=EXAMPLES)
+    made.add_argument("command", choices=["show", "verify", "adopt"])
+    made.add_argument("dir", type=Path, help="a client's directory, as for 'deploy client --dir'")
+    made.add_argument("--json", action="store_true", help="for programs to read")
+    return made
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run one of the commands."""
-    parser = argparse.ArgumentParser(
-        prog="fedsofim ledger",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("command", choices=["show", "verify", "adopt"])
-    parser.add_argument("dir", type=Path, help="a client's directory, as for 'deploy client --dir'")
-    parser.add_argument("--json", action="store_true", help="for programs to read")
-    chosen = parser.parse_args(list(arguments))
+    chosen = parser().read(arguments)
     ledger = opened(chosen.dir)
     if chosen.command == "show":
         show(ledger, as_json=chosen.json)
@@ -128,19 +128,17 @@ def _values(row: Row, budget: Budget) -> dict[str, str | int | float]:
 
 
 def _table(runs: Sequence[Row], budget: Budget) -> Table:
-    hidden = len(runs) - ROWS
-    table = Table(
-        title=f"{len(runs)} runs" + (f", the last {ROWS} of them" if hidden > 0 else ""),
-        title_justify="left",
-    )
-    for name in ("run", "first release", "last release"):
-        table.add_column(name)
+    title = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    title += f", the last {ROWS} of them" if len(runs) > ROWS else ""
+    table = Table(title=title, title_justify="left")
+    for name in ("run", "first", "last"):
+        table.add_column(name, no_wrap=True)
     for name in ("releases", "epsilon", "so far"):
         table.add_column(name, justify="right")
     for row in runs[-ROWS:]:
         costs = (f"{_epsilon(mu2, budget):.4g}" for mu2 in (row.mu2, row.total))
         times = (time[:16].replace("T", " ") for time in (row.first, row.last))
-        table.add_row(row.name[:12], *times, str(row.releases), *costs)
+        table.add_row(row.name[:8], *times, str(row.releases), *costs)
     return table
 
 

@@ -22,6 +22,7 @@ COMMANDS = {  # in the order of the help page
     "reproduce": "the paper's tables and figures beside ours",
     "report": "compare runs, or a sweep, on one page",
     "calibrate": "the noise for a budget, the budget for a noise",
+    "audit": "attack a run, and show what it gives away beside what it claims",
     "features": "images to a file of features",
     "list": "the strategies, data sets, transforms … that there are",
     "ledger": "what an owner's records were charged for: show, verify, adopt",

@@ -19,6 +19,10 @@ def parser() -> Parser:
     made.add_argument(
         "--out", type=Path, default=Path("report.html"), help="the page (%(default)s)"
     )
+    made.add_argument(
+        *("--counts",), action="store_true",
+        help="who holds what, too: the simulator's knowledge, which no epsilon covers",
+    )  # fmt: skip
     return made
 
 
@@ -29,5 +33,5 @@ def main(arguments: Sequence[str]) -> None:
     chosen = parser().read(arguments)
     from fedsofim.reports.compare import write
 
-    write(chosen.dirs, chosen.out)
+    write(chosen.dirs, chosen.out, counts=chosen.counts)
     print(f"Written to {chosen.out}")

@@ -39,7 +39,7 @@ def bar(out: Console | None = None) -> Iterator[Callable[..., None]]:
     left = TimeRemainingColumn()
     quiet = not out.is_terminal
     with Progress(*columns, left, console=out, transient=True, disable=quiet) as progress:
-        task = progress.add_task("")
+        task = progress.add_task("", total=None)
         yield lambda **told: progress.update(task, **told)
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsofim.clients import Program
+from fedsofim.clients import CLIENTS, Program
+from fedsofim.config.rehearsal import rehearse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.strategies.aggregation import bears
@@ -22,6 +23,8 @@ def check(config: "Config") -> None:
     _check_aggregation(config)
     _check_method(config, disclosure)
     _check_privacy(config, disclosure)
+    if type(config.client) not in CLIENTS.values() and config.private:
+        rehearse(config.client, config.strategy, config.plan(), disclosure, config.rounds)
 
 
 def checked_disclosure(program: Program, rounds: int) -> Disclosure:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedsofim.config.compose import CONF, compose
+from fedsofim.config.parts import GROUPS, installed
 from fedsofim.config.schema import Config, kinds_of
 from fedsofim.core.settings import Inline
 
@@ -28,6 +29,8 @@ EXAMPLES = """Examples:
   fedsofim run dataset=folder dataset.root=my-images
   fedsofim run --multirun seed=0,1,2 strategy=sofim,fedgd
   fedsofim run --cfg job --resolve       show the config, and do not run"""
+OWN = """group=package.module:Name, a class in the current folder or installed; its fields become
+keys. examples/ has one of each."""
 COLUMN = 34  # where meanings begin
 
 
@@ -38,7 +41,10 @@ def manual(overrides: Sequence[str]) -> str:
     about = _meanings(Config)
     lines = [HEADER, "Choose one of each (group=option):"]
     for group in sorted(path for path in CONF.iterdir() if any(path.glob("*.yaml"))):
-        lines += _entry(f"  {group.name}", ", ".join(sorted(f.stem for f in group.glob("*.yaml"))))
+        options = {file.stem for file in group.glob("*.yaml")}
+        options |= installed(group.name).keys() if group.name in GROUPS else set()
+        lines += _entry(f"  {group.name}", ", ".join(sorted(options)))
+    lines += ["", *_entry(f"Or one of your own, for {', '.join(GROUPS)}:", OWN)]
     lines += ["", "Override any value (key=value):"]
     for key, value in values.items():
         if not isinstance(value, dict):

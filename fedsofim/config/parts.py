@@ -119,7 +119,8 @@ def defaults(cls: type) -> dict[str, Any]:
 def own_parts(values: Mapping[str, Any]) -> Iterator[str]:
     """Those parts of a plain config that are named as `package.module:Name`; imports nothing."""
     for group in GROUPS:
-        name = (values.get(group) or {}).get(GROUPS[group].key)
+        section = values.get(group)
+        name = section.get(GROUPS[group].key) if isinstance(section, Mapping) else None
         if is_own(group, name):
             yield f"{group}={name}"
 
@@ -166,6 +167,8 @@ def _checked(group: str, name: str, part: object) -> type[Any]:
     lacks = ", ".join(sorted(getattr(part, "__abstractmethods__", ())))
     require(not inspect.isabstract(part), f"{told}: does not define {lacks}")
     for key, (kind, _) in settings_of(part).items():
+        taken = key in (GROUPS[group].key, "settings") and part not in GROUPS[group].known.values()
+        require(not taken, f"{told}: {key} has a meaning in every config; use another name")
         require(
             _fits_a_config(kind),
             f"{told}: {key} is of type {kind}; a config holds numbers, texts, true and false, "

@@ -85,11 +85,14 @@ class Output:
         dir: the run's own directory; by default `root`/<date>/<name>.
         root: where runs without a directory of their own go.
         checkpoint_every: rounds between checkpoints.
+        counts: whether a simulation draws each client's exact class counts, in the report and in
+            `partition.svg` and `.csv`. No epsilon covers them.
     """
 
     dir: str | None = None
     root: str = "outputs"
     checkpoint_every: int = 10
+    counts: bool = False
 
     def __post_init__(self) -> None:
         require(

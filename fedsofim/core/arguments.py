@@ -29,5 +29,6 @@ class Parser(argparse.ArgumentParser):
         chosen, rest = self.parse_known_intermixed_args(list(arguments))
         for word in rest:
             hint = self.unknown(word) if self.unknown else ""
-            raise ConfigError(f"{word}: no such option; {hint or f'try {self.prog} --help'}")
+            known = ", ".join(a.option_strings[-1] for a in self._actions if a.option_strings)
+            raise ConfigError(f"{word}: no such option; {hint or f'choose one of {known}'}")
         return chosen

@@ -8,6 +8,17 @@ from pathlib import Path
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system name the file, as it does not when a write fails."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+@contextmanager
 def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
     """A name to write to; what is there then becomes `path`, if nothing fails.
 
@@ -20,12 +31,13 @@ def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield draft
-        with draft.open("rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(draft, path)
-        if sync_name:
-            sync_folder(path.parent)
+        with naming(path):
+            yield draft
+            with draft.open("rb+") as written:
+                os.fsync(written.fileno())
+            os.replace(draft, path)
+            if sync_name:
+                sync_folder(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 

@@ -21,6 +21,8 @@ def load_object(text: str, where: str) -> object:
     told = f"{where}={text}"
     if not (name.isidentifier() and all(part.isidentifier() for part in place.split("."))):
         raise ConfigError(f"{told}: must be package.module:Name")
+    if place == "__main__":
+        raise ConfigError(f"{told}: other processes cannot import it; move it to a module")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()  # the file may be younger than this process

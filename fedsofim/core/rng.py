@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     PROBE = 5
     SAMPLING = 6
     PERSONAL_TEST = 7
+    AUDIT = 8
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -1,8 +1,6 @@
 """A deployment: a server with TLS, and clients that own their data."""
 
 import argparse
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from fedsofim.core.arguments import Parser
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.errors import require
+from fedsofim.deploy.programs import (
+    attend,
+    become,
+    client_command,
+    environment,
+    program,
+    server_command,
+)
 
 # The name under which 'flwr run' and 'flwr supernode' know the server.
 NAME = "deployment"
-ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 
 
 def parser() -> Parser:
@@ -155,9 +156,9 @@ def _server(chosen: argparse.Namespace) -> None:
     )
     command = server_command(folder, chosen.host, chosen.port)
     if not chosen.signed:
-        _become(command)
+        become(command)
     with signing.Shelf(chosen.signed.resolve()) as shelf:
-        _attend(command, environment(**shelf.variables))
+        attend(command, environment(**shelf.variables))
 
 
 def _key(chosen: argparse.Namespace) -> None:
@@ -189,22 +190,6 @@ def prepare_server(folder: Path, names: Sequence[str]) -> None:
 
     if not (folder / "server.key").exists():
         make_certificates(folder, names)
-
-
-def server_command(folder: Path, host: str, port: int) -> list[str]:
-    """The SuperLink's command line."""
-    return [
-        *(program("flower-superlink"), "--host", host, "--port", str(port)),
-        *("--ssl-ca-certfile", str(folder / "ca.crt")),
-        *(
-            "--ssl-certfile",
-            str(folder / "server.pem"),
-            "--ssl-keyfile",
-            str(folder / "server.key"),
-        ),
-        *("--enable-supernode-auth", "--database", str(folder / "state.db")),
-        *("--isolation", "subprocess", "--disable-runtime-dependency-installation"),
-    ]
 
 
 def connect(address: str, certificate: Path) -> None:
@@ -280,42 +265,11 @@ def prepare_client(folder: Path) -> Path:
     return file.with_suffix(".pub") if file.exists() else make_key(file)
 
 
-def client_command(
-    folder: Path,
-    *,
-    server: str,
-    certificate: Path,
-    node: str,
-    port: int,
-    trusted: Path | None = None,
-) -> list[str]:
-    """The SuperNode's command line."""
-    signed = ["--trusted-entities", str(trusted)] if trusted else []
-    return [
-        *(program("flower-supernode"), "--superlink", server),
-        *("--root-certificates", str(certificate.resolve())),
-        *("--auth-supernode-private-key", str(folder / "client")),
-        *("--node-config", node, "--host", "127.0.0.1", "--port", str(port)),
-        *signed,
-    ]
-
-
 def _supervise(command: Sequence[str]) -> None:
     """Start the SuperNode again when it ends, as it does while the server does not let it in."""
-    while code := _attend(command, environment()):
+    while code := attend(command, environment()):
         print(f"The SuperNode ended with code {code}; trying again in 10 s", flush=True)
         time.sleep(10)
-
-
-def _attend(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program to its end, and end it when this one is interrupted."""
-    with subprocess.Popen(command, env=variables) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
 
 
 def _rehearse(chosen: argparse.Namespace) -> None:
@@ -328,25 +282,3 @@ def _rehearse(chosen: argparse.Namespace) -> None:
         overrides=chosen.overrides,
         signed=chosen.signed,
     )
-
-
-def environment(**more: str) -> dict[str, str]:
-    """The environment for Flower's programs: no telemetry, and no installing of packages.
-
-    They start each other by name, so they must be found even if no environment is activated.
-    """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **ENVIRONMENT, "PATH": path, **more}
-
-
-def program(name: str) -> str:
-    """One of Flower's programs, from the environment that this one runs in."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise ConfigError(f"{name}: not found; is Flower installed?")
-    return found
-
-
-def _become(command: Sequence[str]) -> None:
-    os.execve(command[0], list(command), environment())

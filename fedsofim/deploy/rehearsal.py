@@ -18,7 +18,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
 from fedsofim.deploy import commands as deploy
-from fedsofim.deploy import signing
+from fedsofim.deploy import programs, signing
 from fedsofim.deploy.keys import make_signing_key
 from fedsofim.federation.node import Node
 from fedsofim.runs.experiment import load_divided
@@ -97,7 +97,7 @@ class Federation:
         self._shelf: signing.Shelf | None = None
         # Homes of its own, so that nothing of the user's Flower set-up is touched, and the same
         # records can be rehearsed again.
-        self.environment = deploy.environment(
+        self.environment = programs.environment(
             FLWR_HOME=str(folder / "flwr"), FEDSOFIM_STATE=str(folder / "state")
         )
 
@@ -126,7 +126,7 @@ class Federation:
         place = self.folder / "server"
         deploy.prepare_server(place, ["localhost", "127.0.0.1"])
         self._write_home(place / "ca.crt")
-        command = deploy.server_command(place, "127.0.0.1", self.port)
+        command = programs.server_command(place, "127.0.0.1", self.port)
         self.server = self.start(
             command, "server", **(self._shelf.variables if self._shelf else {})
         )
@@ -178,7 +178,7 @@ class Federation:
             epsilon=epsilon,
             delta=1e-5,
         )
-        command = deploy.client_command(
+        command = programs.client_command(
             place,
             server=f"127.0.0.1:{self.port}",
             certificate=self.folder / "server" / "ca.crt",
@@ -197,7 +197,7 @@ class Federation:
         """The command line of `flwr run`, for a project's directory or a signed bundle's name."""
         given = f'overrides="{" ".join(overrides)}" resume="{resume}"'
         return [
-            *(deploy.program("flwr"), "run", str(app), deploy.NAME, "--stream"),
+            *(programs.program("flwr"), "run", str(app), deploy.NAME, "--stream"),
             *("--run-config", given),
         ]
 

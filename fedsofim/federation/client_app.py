@@ -188,12 +188,12 @@ def _agreed(job: str, policy: Policy) -> Config:
     """The run that the server proposes, if it is one that an owner takes part in."""
     values = json.loads(job)
     require(isinstance(values, dict), "job: not a run's config")
+    # No code is imported because a server names it: an owner installs it first.
+    own = ", ".join(own_parts(values))
+    require(not own, f"{own}: an owner runs only code that is installed here, under its own name")
     policy.check_job(values)
     # Else they would be counted in a file that the server names, on this machine.
     require(values["partition"].get("clients") is not None, "partition.clients: say how many")
-    # Nor is code imported because a server names it: an owner installs it first.
-    own = ", ".join(own_parts(values))
-    require(not own, f"{own}: an owner runs only code that is installed here, under its own name")
     config = parse(values)
     require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
     if config.privacy.trust != "server":

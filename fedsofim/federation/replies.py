@@ -100,7 +100,7 @@ def read(
     try:
         release = decode(arrays["release"], (n, *asked.shape), asked.dtype)
         memory = {
-            name: decode(arrays[MEMORY + name], (n, *rows.shape[1:]), rows.dtype)
+            name: decode(arrays[MEMORY + name], (n, *rows.shape[1:]))  # exact noise: integers
             for name, rows in asked.memory.items()
         }
     except DecodingError as error:

@@ -86,7 +86,8 @@ class Roster:
         self.problems: dict[int, str] = {}
         self.refused: set[int] = set()
         self._next: dict[int, float] = {}  # when to ask a node again
-        self._patience: dict[int, float] = {}  # how long to leave a silent one alone
+        self._silent: dict[int, float] = {}  # and when, if it did not answer and is not needed
+        self._patience: dict[int, float] = {}
 
     @property
     def deployed(self) -> bool:
@@ -141,7 +142,7 @@ class Roster:
         deadline, said = time.monotonic() + seconds, ""
         enough = least if enough is None else enough
         while True:
-            self._greet(grid)
+            self._greet(grid, needed=len(self.here(grid, wanted)) < least)
             here, told = len(self.here(grid, wanted)), self.missing(grid, wanted)
             # An owner that refuses will not change its mind by being waited for.
             willing = self.clients - len(self.refused)
@@ -185,10 +186,14 @@ class Roster:
             if getattr(member, what) != number
         ]
 
-    def _greet(self, grid: Grid) -> None:
-        """Ask every new node who it is."""
+    def _greet(self, grid: Grid, *, needed: bool = True) -> None:
+        """Ask every new node who it is; a silent one ever less often, unless more are needed.
+
+        Else a node that never answers could hold up every round.
+        """
         now, present = time.monotonic(), set(grid.get_node_ids())
-        new = sorted(n for n in present - set(self.members) if now >= self._next.get(n, now))
+        due = self._next if needed else {**self._next, **self._silent}
+        new = sorted(n for n in present - set(self.members) if now >= due.get(n, now))
         content = {"job": self.job, "run": self.run, "population": self.clients}
         sent = [Message(pack({}, content), node, HELLO) for node in new]
         replies = exchange(grid, sent, timeout=GREETING, singly=True)
@@ -202,9 +207,9 @@ class Roster:
                 self.refused.discard(node)
             except NodeError as error:
                 self._turn_away(node, error)
-        for node in set(new) - answers.keys():  # else it could hold up every round
+        for node in set(new) - answers.keys():
             self._patience[node] = 4 * self._patience.get(node, AGAIN)
-            self._next[node] += self._patience[node]
+            self._silent[node] = self._next[node] + self._patience[node]
         self._part_owners()
 
     def _turn_away(self, node: int, why: NodeError) -> None:

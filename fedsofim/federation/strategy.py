@@ -228,6 +228,7 @@ class RuleStrategy(Strategy):
         self._state = self.refresh(step(self.rule, self.state, self._G, self.quorum.rounds))
         for i, part in self._parts.items():
             for name, row in part.memory.items():
+                self.memory[name] = self.memory[name].astype(row.dtype, copy=False)
                 self.memory[name][i] = row
         return self._arrays(), counts
 

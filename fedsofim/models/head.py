@@ -241,8 +241,9 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
 
     Replacing one example moves the sum by at most `2 clip`, adding or removing one by at most
-    `clip`, whatever the features and the transform are: an example whose gradient is not finite, or
-    too large to be clipped with care, contributes zero.
+    `clip`, up to rounding: an example whose gradient is not finite, or too large to be clipped with
+    care, contributes zero. But float32 rounds the sum of many records, a transform of the whole sum
+    magnifies that, and so this is for simulations. What leaves a machine is of `exact_sums`.
 
     Args:
         theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.

@@ -20,8 +20,8 @@ from fedsofim.privacy.accounting import GaussianEvent, mu_of
 
 # How many runs an account knows by name, and an owner keeps files of.
 RUNS = 32
-# A release with a mu below this counts as free: a million of them come to epsilon 0.
-FREE = 1e-6
+# A release with a mu below this counts as free: ten thousand of them come to a mu of 0.001.
+FREE = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)

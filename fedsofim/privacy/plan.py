@@ -12,6 +12,9 @@ from fedsofim.privacy.mechanism import sensitivity
 
 Trust = Literal["server", "aggregate"]
 
+# Publishing one record in a hundred, as it is, would keep this delta: no promise worth the name.
+LARGEST_DELTA = 0.01
+
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
@@ -40,7 +43,11 @@ class Privacy:
 
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"epsilon={self.epsilon}: must be > 0 (inf for no privacy)")
-        require(0 < self.delta < 1, f"delta={self.delta}: must be between 0 and 1")
+        require(
+            0 < self.delta < LARGEST_DELTA,
+            f"delta={self.delta}: must be between 0 and {LARGEST_DELTA}; it is the chance that a "
+            "record is given away whole, so keep it below one over the number of records",
+        )
         clip, usual = self.clip, 1e-6 <= self.clip <= 1e6  # where float32 is exact enough
         require(usual or clip == math.inf, f"clip={clip}: must be between 1e-6 and 1e6, or inf")
         z = self.noise_multiplier
@@ -55,6 +62,19 @@ class Privacy:
         require(
             self.noise == "seeded" or self.trust == "server",
             "noise=exact: its proof is for noise that one client adds alone; use trust=server",
+        )
+
+    def doubt(self, records: int) -> str | None:
+        """What is wrong with this delta for so many records, if anything.
+
+        To publish a record picked at random, as it is, is (0, 1/n)-DP: a delta above that would
+        allow it. n counts the records of all clients, as the promise is made to each of them.
+        """
+        if not (records and math.isfinite(self.epsilon) and self.delta > 1 / records):
+            return None
+        return (
+            f"privacy.delta={self.delta:g} is above one over the number of records, "
+            f"{1 / records:.2g}: giving a whole record away would keep this promise"
         )
 
     def plan(

@@ -17,6 +17,8 @@ from fedsofim.privacy.refusals import Refusal, RefusedError
 
 # Who takes part is drawn for all rounds at once, which takes time by their product.
 SCHEDULE = 10**7
+# Nothing is learned through more noise than this, and the exact mechanism has no more.
+MOST_NOISE = 1e6
 
 EXAMPLE = """\
 # What this client takes part in, beside its budget. Every line may be left out.
@@ -96,6 +98,7 @@ class Policy:
             _most("clip", plan.clip, self.clip)
         if z < self.noise_multiplier and plan.releases:
             _refuse("noise_multiplier", f"is {z:.4g}, the least is {self.noise_multiplier:g}")
+        _most("noise_multiplier", z, MOST_NOISE)
 
     def check_run(self, budget: Budget, mu2: float) -> None:
         """Refuse what would take one run beyond its part."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedsofim.reports.curves import Curve, is_sweep, places, read, unscored
-from fedsofim.reports.run_page import STYLE, heat_map_of
+from fedsofim.reports.run_page import SIMULATOR, STYLE, heat_map_of
 from fedsofim.reports.svg import Point, line_chart, strip_plot, swatch
 from fedsofim.studies.sweep import Sweep
 
@@ -16,15 +16,16 @@ TARGET = 0.95  # of the best final accuracy, for the rounds-to-target table
 DRAWN = 12  # settings in a picture; of more, the best
 
 
-def page(curves: Sequence[Curve], paths: Sequence[Path]) -> str:
-    """The page that compares these runs."""
+def page(curves: Sequence[Curve], paths: Sequence[Path], counts: bool = False) -> str:
+    """The page that compares these runs; with `counts`, also each client's exact class counts."""
     body = []
     for where in dict.fromkeys(curve.scene for curve in curves):
         here = [curve for curve in curves if curve.scene == where]
         body.append(f"<section><h2>{escape(where)}</h2>{_section(here)}</section>")
     if missing := ", ".join(escape(str(path)) for path in unscored(paths)):
         body.append(f"<p>Not drawn, since no round was scored: {missing}</p>")
-    body += [_personal(paths), _charges(curves), _partitions(paths), _commands(paths)]
+    held = _partitions(paths) if counts else ""
+    body += [_personal(paths), _charges(curves), held, _commands(paths)]
     title = f"{len(curves)} runs, {len(_labels(curves))} settings"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -164,7 +165,7 @@ def _personal(paths: Sequence[Path]) -> str:
     if not strips:
         return ""
     chart = strip_plot(strips, title="Accuracy (%) of each client's own model", x="accuracy, %")
-    return f"<section><h2>Personal models</h2>{chart}</section>"
+    return f"<section><h2>Personal models</h2>{SIMULATOR}{chart}</section>"
 
 
 def _charges(curves: Sequence[Curve]) -> str:
@@ -201,7 +202,7 @@ def _partitions(paths: Sequence[Path]) -> str:
         "</div>"
         for text, name in found.items()
     )
-    return f"<section><h2>Who holds what</h2>{maps}</section>" if found else ""
+    return f"<section><h2>Who holds what</h2>{SIMULATOR}{maps}</section>" if found else ""
 
 
 def _commands(paths: Sequence[Path]) -> str:
@@ -230,7 +231,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def write(paths: Sequence[Path], out: Path) -> None:
+def write(paths: Sequence[Path], out: Path, *, counts: bool = False) -> None:
     """Compare the runs in these directories on one page."""
     paths = places(paths)
-    out.write_text(page(read(paths), paths))
+    out.write_text(page(read(paths), paths, counts))

@@ -5,7 +5,10 @@ from html import escape
 from typing import Any
 
 from fedsofim.reports.svg import Point, heat_map, line_chart, strip_plot
+from fedsofim.runs.directory import RunDir
 
+AUDITED = ("test", "epsilon claimed", "lower bound", "confidence", "verdict")
+SIMULATOR = "<p>This is the simulator's knowledge: no epsilon covers it.</p>"
 MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
 
 STYLE = """
@@ -38,6 +41,44 @@ def heat_map_of(partition: Mapping[str, Any]) -> str:
     return heat_map(counts[:MOST_ROWS], title=title, rows="client", columns="class")
 
 
+# Files of a simulated run's directory that no epsilon covers.
+NOT_PRIVATE = {
+    "partition.json": "each client's exact class counts",
+    "partition.csv": "the same",
+    "partition.svg": "the same",
+    "personal.json": "each client's score on its own test records",
+    "personal.npz": "each client's own model, which stays with the client in a deployment",
+    "checkpoint.npz": "what clients remember, and for some methods the noise itself",
+    "config.yaml": "the seed, from which a simulation's noise follows",
+}
+
+
+def page_of(place: RunDir) -> str:
+    """The page of a finished run, from what its directory holds."""
+
+    def text(name: str) -> str:
+        file = place.path / name
+        return file.read_text() if file.is_file() else ""
+
+    def values(name: str) -> Any:
+        return place.read_json(name) if (place.path / name).is_file() else None
+
+    partition = values("partition.json")
+    simulated = "counts" in partition  # in a deployment class counts stay with their owners
+    shown = simulated and place.config()["output"].get("counts")
+    kept = [name for name in NOT_PRIVATE if simulated and (place.path / name).is_file()]
+    return render(
+        text("config.yaml"),
+        values("summary.json"),
+        place.metrics(),
+        heat_map_of(partition) if shown else "",
+        values("personal.json") or (),
+        text("command.txt"),
+        audit=values("audit.json"),
+        not_private=kept,
+    )
+
+
 def render(
     config: str,
     summary: Mapping[str, Any],
@@ -45,8 +86,11 @@ def render(
     partition: str,
     personal: Sequence[Mapping[str, Any]] = (),
     command: str = "",
+    *,
+    audit: Mapping[str, Any] | None = None,
+    not_private: Sequence[str] = (),
 ) -> str:
-    """The page of one run, from what its directory holds.
+    """The page of one run.
 
     Args:
         config: the resolved config, as text.
@@ -55,6 +99,8 @@ def render(
         partition: who holds what, as SVG.
         personal: one row a client, where clients have models of their own.
         command: what would start the same run again.
+        audit: what `fedsofim audit` found, if it was asked.
+        not_private: the files beside the page that no epsilon covers.
     """
 
     def curve(key: str, title: str, scale: float = 1.0) -> str:
@@ -73,14 +119,15 @@ def render(
         for key, value in summary.items()
     )
     warning = "" if summary["epsilon"] is not None else "<p class=warn>This run is not private.</p>"
+    told = _not_covered(not_private) if summary["epsilon"] is not None else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{"".join(charts)}</div><h2>Summary</h2><table>{items}</table>'
-        f"{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
-        f"{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
+        f"{_audit(audit)}{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
+        f"{told}{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
 
 
@@ -99,7 +146,47 @@ def _repeat(command: str) -> str:
 
 
 def _holdings(partition: str) -> str:
-    return f'<h2>Who holds what</h2><div class="wide">{partition}</div>' if partition else ""
+    if not partition:
+        return ""
+    return f'<h2>Who holds what</h2>{SIMULATOR}<div class="wide">{partition}</div>'
+
+
+def _not_covered(files: Sequence[str]) -> str:
+    """Which files beside the page are not to be shared if the data is private."""
+    if not files:
+        return ""
+    items = "".join(f"<li><code>{name}</code>: {escape(NOT_PRIVATE[name])}</li>" for name in files)
+    return (
+        "<h2>What epsilon does not cover</h2><p>These files beside this page are the simulator's "
+        f"knowledge. Do not share them if the records are private:</p><ul>{items}</ul>"
+    )
+
+
+def _audit(row: Mapping[str, Any] | None) -> str:
+    """What an audit found, beside what is claimed."""
+    if row is None:
+        return ""
+    body = "".join(
+        f"<tr><td>{escape(test['test'])}</td><td>{test['epsilon_claimed']:.4g}</td>"
+        f"<td>{test['epsilon_lower_bound']:.4g}</td><td>{100 * test['confidence']:.2f} %</td>"
+        f"<td>{'within the claim' if test['passed'] else 'above the claim'}</td></tr>"
+        for test in row["tests"]
+    )
+    body += "".join(
+        f"<tr><td>{escape(name)}</td><td></td><td></td><td></td><td>not applicable</td></tr>"
+        for name in row["not_applicable"]
+    )
+    details = "".join(
+        f"<li>{escape(test['test'])}: {escape(test['detail'])}</li>" for test in row["tests"]
+    )
+    head = "".join(f"<th>{h}</th>" for h in AUDITED)
+    refuted = "" if row["passed"] else "<p class=warn>An attack refutes the claim of this run.</p>"
+    return (
+        f"<h2>Audit</h2>{refuted}<p>What attacks on this config ({escape(row['of'])}) prove that "
+        f"it gives away at least, at delta {row['delta']:g}; all together with "
+        f"{row['confidence']:.0%} confidence. A low bound proves nothing.</p>"
+        f"<table><tr>{head}</tr>{body}</table><ul>{details}</ul>"
+    )
 
 
 def _personal(strategy: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -116,7 +203,7 @@ def _personal(strategy: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return (
         "<h2>Personal models</h2>"
         "<p>Each client's own model on test records in its own class proportions: "
-        "a dot is a client, the bar is their mean.</p>"
+        f"a dot is a client, the bar is their mean.</p>{SIMULATOR}"
         f"{strip_plot(accuracies, title='Accuracy by client', x='accuracy, %')}"
         f"<details><summary>By client</summary><table><tr>{header}</tr>{body}</table></details>"
     )

@@ -53,9 +53,10 @@ class Experiment(NamedTuple):
         """Rounds between checkpoints.
 
         A deployment saves every round: going back over rounds whose releases the clients no longer
-        keep would cost them again.
+        keep would cost them again. So does a simulation whose noise cannot be drawn again.
         """
-        return 1 if self.deployed else self.config.output.checkpoint_every
+        once = self.deployed or self.config.privacy.noise != "seeded"
+        return 1 if once else self.config.output.checkpoint_every
 
 
 def prepare(config: Config, given: Dataset | None = None) -> Experiment:

@@ -90,7 +90,7 @@ class Text(Observer):
 
 
 # Words that begin a line, and call for attention.
-ALARMS = ("NOT PRIVATE", "DIVERGED")
+ALARMS = ("NOT PRIVATE", "WEAK PROMISE", "DIVERGED")
 
 
 def announcement(experiment: Experiment, epsilon: float) -> list[str]:
@@ -115,11 +115,13 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
             f"{size} clients a round; a record is charged for at most "
             f"{config.schedule.busiest(config.rounds)} of the rounds, its client's"
         )
+    doubt = config.privacy.doubt(sum(size or 0 for size in experiment.partition.get("sizes", [])))
     return [
         *lines,
         f"epsilon {epsilon:.6g} at delta {plan.delta:g} for one record "
         f"({config.privacy.adjacency}); noise multiplier {plan.noise_multiplier:.4g}, "
         f"std {plan.noise_std:.4g} on a sum clipped at {plan.clip:g}; trust {config.privacy.trust}",
+        *([f"WEAK PROMISE {doubt}"] if doubt else []),
     ]
 
 

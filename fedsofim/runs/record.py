@@ -23,6 +23,8 @@ FREE = (
     *("engine.", "output.", "features.cache", "features.batch"),
     *("dataset.path", "dataset.root", "dataset.download"),  # the content's hash is checked
 )
+# The start of what was released in rounds that a crash lost, and that are released anew.
+LOST = -(2**31)
 # Less than this part of a budget, of mu^2, is rounding: nothing is left.
 LEAST = 1e-6
 
@@ -31,8 +33,8 @@ class Released(NamedTuple):
     """What was released about any one record, a row for each noise that was used, all `(E,)`.
 
     Attributes:
-        start: how many rounds were done when this noise came into use; a stage before
-            the first is -1, -2, ...
+        start: how many rounds were done when this noise came into use; a stage before the first is
+            -1, -2, ..., and `LOST` stands for rounds that a crash lost.
         sensitivity: how far one record moves what was released.
         std: of the noise on it.
         times: how many such releases there were.
@@ -71,7 +73,7 @@ class Released(NamedTuple):
 
     @property
     def rounds(self) -> float:
-        """The releases made in rounds, without the stages before the first."""
+        """The releases made in rounds, without the stages before the first and lost ones."""
         return float(self.times[self.start >= 0].sum())
 
     def mu(self) -> float:
@@ -115,6 +117,20 @@ class Record(NamedTuple):
         event = GaussianEvent(bound, plan.noise_std, count)
         return self._replace(released=released.charged(self.start, event))
 
+    def repeating(self, config: Config, plan: Plan, seen: int) -> "Record":
+        """The record if rounds up to `seen`, which a crash lost, are released anew.
+
+        Seeded noise makes the same releases again. Other noise does not, so both are charged.
+        """
+        if config.privacy.noise == "seeded":
+            return self
+        before, after = self.released.mu(), self.after(config, plan, seen).released.mu()
+        if not before < after:
+            return self
+        lost = math.sqrt(after**2 - before**2)  # the GDP parameter of what was lost
+        columns = zip(self.released, (LOST, lost, 1.0, 1.0), strict=True)
+        return self._replace(released=Released(*(np.append(a, x) for a, x in columns)))
+
     def epsilon(self, config: Config, plan: Plan, rounds: int | None = None) -> float:
         """The epsilon spent; with `rounds`, what it will be after so many with the noise of now."""
         if config.transform.source == "private":
@@ -126,9 +142,8 @@ class Record(NamedTuple):
 def cost(config: Config, since: int, t: int) -> float:
     """How many releases rounds `since` to `t` are worth to a record of any client."""
     busy = config.schedule.busiest(t, since)
-    return config.client.disclosure.releases(since + busy) - config.client.disclosure.releases(
-        since
-    )
+    releases = config.client.disclosure.releases
+    return releases(since + busy) - releases(since)
 
 
 def opened(config: Config, plan: Plan) -> Record:
@@ -177,9 +192,9 @@ def noise_for_the_rest(config: Config, record: Record, t: int) -> float:
     stays within a budget that was set (Smith & Thakurta 2022).
     """
     privacy, rounds = config.privacy, config.rounds
-    every = config.client.disclosure.releases(1)
+    releases = config.client.disclosure.releases
     require(
-        math.isclose(config.client.disclosure.releases(rounds), rounds * every),
+        math.isclose(releases(rounds), rounds * releases(1)),
         f"rounds={rounds}: the noise of strategy={config.strategy_name} spans rounds, so a run "
         "cannot be extended; start a new one",
     )

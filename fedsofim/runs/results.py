@@ -1,7 +1,5 @@
 """What a finished run leaves: its summary, its model, and its page."""
 
-from typing import Any
-
 from fedsofim.reports import run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
@@ -64,22 +62,13 @@ def phases(released: Released, rounds: int) -> str:
     )
 
 
-def write_results(
-    experiment: Experiment, state: RunState, place: RunDir, rows: list[Row], summary: Row
-) -> None:
-    """Write the model, each client's own where it has one, the page, and last the summary."""
+def write_results(experiment: Experiment, state: RunState, place: RunDir, summary: Row) -> None:
+    """Write the model, each client's own where it has one, the summary, and the page."""
     place.write_arrays("model.npz", theta=for_raw(state.server.theta, state.server.shared))
-    own: list[dict[str, Any]] = []
     if experiment.own_tests:
         scores = personal_scores(experiment, state)
         own = personal.table(scores, experiment.partition, experiment.own_tests)
         place.write_json("personal.json", own)
         place.write_arrays("personal.npz", theta=personal_models(experiment, state))
-    known = "counts" in experiment.partition  # not in a deployment: class counts stay with owners
-    picture = run_page.heat_map_of(experiment.partition) if known else ""
-    text = (place.path / "config.yaml").read_text()
-    command = place.path / "command.txt"
-    told = command.read_text() if command.is_file() else ""
-    page = run_page.render(text, summary, rows, picture, own, told)
-    place.write("report.html", page.encode())
     place.write_json("summary.json", summary)
+    place.write("report.html", run_page.page_of(place).encode())

@@ -26,12 +26,10 @@ from fedsofim.reports.run_page import heat_map_of
 from fedsofim.runs.directory import Row, RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
+from fedsofim.runs.extension import extended, with_noise
 from fedsofim.runs.observer import Observer
-from fedsofim.runs.record import noise_for_the_rest, require_terms, terms_of
+from fedsofim.runs.record import require_terms
 from fedsofim.runs.results import summarise, write_results
-
-# What may be changed when a run is continued; all else is as it began.
-EXTENDING = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
 
 
 class Trained(NamedTuple):
@@ -94,16 +92,15 @@ def resume(
 
     Args:
         path: the run's directory.
-        changes: new values, by dotted name, of `rounds` and the budget. The noise of the rounds
-            that remain is then chosen from what is left of the budget after all that was released.
-        experiment: the run made ready, when it is not to be prepared from the config's data.
-        engine: what moves the arrays; by default the one that the config names.
-        observer: who hears how it goes; by default nobody.
+        changes: new values, by dotted name, of `rounds` and the budget, see `extended`.
+        experiment: as for `run`.
+        engine: as for `run`.
+        observer: as for `run`.
     """
     place, observer = RunDir.open(path), observer or Observer()
     values, record = place.config(), place.record()
     require_terms(values, record.terms, str(path / "config.yaml"))
-    config = _with_noise(values, record.noise_multiplier)
+    config = with_noise(values, record.noise_multiplier)
     if experiment is None:
         experiment = ready(config, observer, engine)
     else:
@@ -113,55 +110,32 @@ def resume(
         f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
-    state = place.restore(begin(experiment))
+    state, seen = _found(place, experiment)
     require(
         not changes or state.server.t >= 0,
         f"{path}: its set-up is not finished, and was begun for the budget and rounds that it has; "
         "resume it first without changes",
     )
     if changes:
-        # Rounds after the checkpoint were seen, too: they are repeated with the noise they had.
-        seen = len(place.metrics())
-        place.rewind(state.server.t)
-        if state.server.t < seen <= config.rounds:
-            state = _train(experiment, state, place, engine, Observer(), seen)[0]
-        experiment, state = _extend(place, experiment, state, changes)
-    place.rewind(max(0, state.server.t))
+        if state.server.t < seen and config.privacy.noise == "seeded":
+            # These rounds were seen: they are repeated with the noise they had, and then charged.
+            state, _ = _train(experiment, state, place, engine, Observer(), seen)
+        experiment, state = extended(place, experiment, state, changes)
     train(experiment, state, place, engine, observer)
     return place
 
 
-def _extend(
-    place: RunDir, experiment: Experiment, state: RunState, changes: Mapping[str, Any]
-) -> tuple[Experiment, RunState]:
-    """The run with other rounds or another budget from now on, written down as such."""
-    values, t, record = place.config(), state.server.t, state.record
-    for key, value in changes.items():
-        may = ", ".join(EXTENDING)
-        require(key in EXTENDING, f"{key}: a run goes on as it began; only {may} may be changed")
-        group, _, name = key.rpartition(".")
-        (values[group] if group else values)[name] = value
-    config = parse(values)
-    require(config.rounds >= t, f"rounds={config.rounds}: {t} are done already")
-    if terms_of(values) == record.terms:
-        return experiment, state
-    z = noise_for_the_rest(config, record, t)
-    if z != record.noise_multiplier:
-        record = record._replace(start=t, noise_multiplier=z)
-    state = state._replace(record=record._replace(terms=terms_of(values)))
-    told = " ".join(f"{key}={value}" for key, value in changes.items())
-    place.checkpoint(state)
-    place.write_config(values, f"After round {t} changed to {told}: noise multiplier {z:.6g}.")
-    config = _with_noise(values, z)
-    return experiment._replace(config=config, plan=config.plan()), state
-
-
-def _with_noise(values: Mapping[str, Any], z: float) -> Config:
-    """The config with the noise that is in use, where it is not what the budget alone gives."""
-    config = parse(values)
-    if config.plan().noise_multiplier == z:
-        return config
-    return parse({**values, "privacy": {**values["privacy"], "noise_multiplier": z}})
+def _found(place: RunDir, experiment: Experiment) -> tuple[RunState, int]:
+    """The state that was saved, and how many rounds were seen; those after it will be repeated."""
+    state, config = place.restore(begin(experiment)), experiment.config
+    seen = min(len(place.metrics()), config.rounds)
+    done = max(0, state.server.t)
+    if done < seen:
+        record = state.record.repeating(config, experiment.plan, seen)
+        state = state._replace(record=record)
+        place.checkpoint(state)  # before the rows that tell of the lost rounds go
+    place.rewind(done)
+    return state, seen
 
 
 def ready(config: Config, observer: Observer, engine: Run | None = None) -> Experiment:
@@ -203,7 +177,7 @@ def train(
     """
     config, observer = experiment.config, observer or Observer()
     promise = state.record.epsilon(config, experiment.plan, config.rounds)
-    if place and "counts" in experiment.partition:
+    if place and config.output.counts and "counts" in experiment.partition:
         place.write("partition.svg", heat_map_of(experiment.partition).encode())
         place.write("partition.csv", table(experiment.partition).encode())
     try:
@@ -221,7 +195,7 @@ def finish(experiment: Experiment, state: RunState, place: RunDir | None, rows: 
     require(bool(rows), "no round was completed")
     summary = summarise(experiment, state, rows[-1])
     if place:
-        write_results(experiment, state, place, rows, summary)
+        write_results(experiment, state, place, summary)
     return summary
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedsofim import __version__
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import ConfigError
+from fedsofim.core.files import naming
 from fedsofim.runs.directory import Row, finite
 from fedsofim.studies.stacks import Result, run_all
 
@@ -96,16 +96,13 @@ class Results:
 
     def _add(self, key: str, row: Row) -> None:
         line = json.dumps({"run": key, **row}, allow_nan=False).encode() + b"\n"
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.file, "ab+", buffering=0) as file:
-                if file.tell():
-                    file.seek(-1, 2)
-                    if file.read() != b"\n":  # a line that a crash cut short
-                        line = b"\n" + line
-                file.write(line)
-        except OSError as error:
-            raise ConfigError(f"{self.file}: cannot be written ({error.strerror})") from None
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with naming(self.file), open(self.file, "ab+", buffering=0) as file:
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read() != b"\n":  # a line that a crash cut short
+                    line = b"\n" + line
+            file.write(line)
         self._rows[key] = row
 
 

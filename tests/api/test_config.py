@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsofim import Config
-from fedsofim.api.config import GROUPS, PLAIN, WORDS, text
+from fedsofim.api.config import GROUPS, PLAIN, WORDS, Words, text
 from fedsofim.config.compose import compose
 from fedsofim.core.errors import ConfigError
 from fedsofim.runs.record import dotted
@@ -50,11 +50,27 @@ def test_every_key_can_be_given_and_read(strategy):
     assert again == config
 
 
+@pytest.mark.parametrize("strategy", ["sofim", "ftrl", "pfedsop"])
+def test_a_config_that_was_read_can_be_changed(strategy):
+    values = compose([f"strategy={strategy}", "partition=iid", "privacy.epsilon=3", "seed=4"])
+    assert Config(Config.of(values)) == Config.of(values)
+    assert Config(Config.of(values), seed=5)["seed"] == 5
+
+
+def test_the_settings_that_were_tuned_can_be_asked_for():
+    assert Config(settings="tuned").values == compose(["settings=tuned"])
+    assert Config(settings="tuned") != Config()
+
+
+def test_every_keyword_is_known_to_type_checkers():
+    taken = {"output"}  # run() has a parameter of this name
+    assert Words.__annotations__.keys() == {*WORDS, *PLAIN, *GROUPS} - taken
+
+
 def test_short_words_stand_for_keys_that_exist():
     known = dict(dotted(Config().values))
     assert set(WORDS.values()) <= known.keys()
-    assert set(PLAIN) <= known.keys()
-    assert {key.partition(".")[0] for key in known} <= {*PLAIN, *GROUPS, "features", "output"}
+    assert {key.partition(".")[0] for key in known} <= {*PLAIN, *GROUPS}
     for word, key in WORDS.items():
         assert Config()[word] == known[key]
 

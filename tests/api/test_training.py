@@ -1,5 +1,6 @@
 """Runs from Python: the same as from the command line, and nothing left behind."""
 
+import importlib
 import json
 import math
 import signal
@@ -162,6 +163,31 @@ def test_bad_arrays_are_told_in_one_line(arrays, data, told):
     with pytest.raises(ConfigError, match=told) as error:
         fedsofim.run(data=data(arrays["train_x"], arrays["train_y"]), **FEW)
     assert "\n" not in str(error.value)
+
+
+def test_a_class_of_ones_own_is_taken(parts, monkeypatch, root, tmp_path):
+    monkeypatch.syspath_prepend(root / "examples")
+    own = importlib.import_module("strategy").SignDescent
+    histories = [
+        fedsofim.run(data=parts, strategy=own, lr=0.02, output=tmp_path / "own", **FEW),
+        fedsofim.run(data=parts, strategy="strategy:SignDescent", lr=0.02, **FEW),
+        fedsofim.run({"strategy": {"name": own, "lr": 0.02}}, data=parts, **FEW),
+        fedsofim.load(tmp_path / "own"),
+    ]
+    first = histories[0].model.theta
+    for history in histories:
+        np.testing.assert_array_equal(history.model.theta, first)
+    other = fedsofim.run(data=parts, strategy="fedgd", lr=0.02, **FEW)
+    assert not np.array_equal(other.model.theta, first)
+
+
+def test_data_come_from_one_place(parts, npz, tmp_path):
+    with pytest.raises(ConfigError, match="data, dataset: give one of them"):
+        fedsofim.run(data=parts, dataset="cifar10", **FEW)
+    settings = {"dataset": "npz", "dataset.path": str(npz)}
+    path = fedsofim.run(settings, output=tmp_path / "r", **FEW).path
+    with pytest.raises(ConfigError, match="trained on dataset=npz, not on arrays"):
+        fedsofim.resume(path, data=parts)
 
 
 def test_other_engines_take_files(parts):

@@ -186,7 +186,7 @@ def test_an_owner_draws_this_noise_and_no_other(pair, tmp_path: Path):
     for i in range(20):
         place = tmp_path / str(i)
         place.mkdir()
-        ledger = Ledger(place / "ledger.jsonl", Budget(epsilon=EPSILON, delta=1e-5), data="0")
+        ledger = Ledger(place / "ledger.jsonl", Budget(epsilon=EPSILON, delta=1e-5), data=str(i))
         owner = Owner(Client(0, pair[0]), place, ledger)
         y, _ = owner.release(Terms(Gradient(), plan), received, Request("ab", 0, "job"))
         fits.append([reachable(y, S, std).all() for S, std in sums])

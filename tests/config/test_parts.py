@@ -159,6 +159,8 @@ WRONG = {
     "client=wrong_part:C": (f"{CLASS}(Gradient): pass", "C: does not state its disclosure"),
     "client=wrong_part:D": (f"class D(Gradient):\n    a: int = 1\n    {DISCLOSED}", "@dataclass("),
     "metric=wrong_part:C": (f"{CLASS}(Metric):\n    a: dict = None", "a is of type"),
+    "strategy=__main__:Mine": ("", "other processes cannot import it; move it to a module"),
+    "metric=wrong_part:E": (f"{CLASS[:-1]}E(Metric):\n    name: str = 'a'", "name has a meaning"),
     "metric=wrong_part:D": ("class D(Metric):\n    a: int = 1", "must be a dataclass"),
 }
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 from PIL import Image
 
 CLASSES = 4

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
 from fedsofim.data.backbones import BACKBONES, load_backbone, random_backbone
 from fedsofim.data.extraction import inputs
 from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 from image_sets import shared
 from PIL import Image
-from torch import nn
 
 from fedsofim.core.errors import ConfigError
 

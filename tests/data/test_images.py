@@ -2,9 +2,10 @@
 
 import tracemalloc
 
-import medmnist
 import numpy as np
 import pytest
+
+medmnist = pytest.importorskip("medmnist")
 from fedsofim.data import npz
 from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import MEDMNIST, DatasetConfig

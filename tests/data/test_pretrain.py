@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 from fedsofim.data.backbones import load_backbone
 from image_sets import write_npz
 

@@ -14,6 +14,7 @@ import pytest
 from smalldata import CLASSES, write_records
 
 from fedsofim.deploy import commands as deploy
+from fedsofim.deploy import programs
 from fedsofim.deploy.rehearsal import Federation, free_port
 from fedsofim.federation.owner import UNTOLD
 from fedsofim.privacy.ledger import opened
@@ -51,7 +52,7 @@ def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str
     """`flwr run` on a local SuperLink of our own, which ends with the tests."""
     home = tmp_path_factory.mktemp("flwr")
     port = str(free_port())
-    environment = deploy.environment(
+    environment = programs.environment(
         FLWR_HOME=str(home),
         FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=port,
         PYTHONPATH=os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]),
@@ -59,7 +60,7 @@ def flwr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str
     )
 
     def run(*arguments: str) -> str:
-        command = [deploy.program("flwr"), "run", str(PROJECT), "--stream", *arguments]
+        command = [programs.program("flwr"), "run", str(PROJECT), "--stream", *arguments]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
@@ -143,7 +144,7 @@ def test_a_deployment_survives_what_happens(
     # A key that was not registered, and no key at all, are refused.
     deploy.prepare_client(tmp_path / "client3")
     federation.start_client(3, files[3], CLASSES)
-    keyless = deploy.client_command(
+    keyless = programs.client_command(
         tmp_path / "client3",
         server=f"127.0.0.1:{federation.port}",
         certificate=tmp_path / "server" / "ca.crt",

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
+from references import reference
 
 from fedsofim.engines import ENGINES
 from fedsofim.runs.experiment import begin, prepare
+
+torch = reference("torch")
 
 
 def train(config, engine="local"):

@@ -29,6 +29,7 @@ from smalldata import CLASSES, FEATURES, write_records
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
+from fedsofim.core.rate import Rate
 from fedsofim.federation import roster
 from fedsofim.federation.messages import HELLO, RELEASE, exchange, pack, records
 from fedsofim.federation.quorum import Quorum
@@ -158,7 +159,7 @@ def fuzz_replies(count: int, seed: int) -> Counter[str]:
     quorum = Quorum(job="{}", clients=1, rounds=10**9, timeout=1e-9)
     known = Roster(clients=1, job="{}", sizes={0: 60})
     known.members[1000] = Member(True, 0, 60, FEATURES, CLASSES)
-    rule = FedGD(lr=0.1)
+    rule = FedGD(rate=Rate(0.1))
     first = start(rule, np.zeros(RELEASED.shape[1:], np.float32))
     strategy = RuleStrategy(rule, quorum, state=first, roster=known)
     strategy._shape = RELEASED.shape[1:]

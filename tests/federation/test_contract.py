@@ -1,7 +1,6 @@
 """Every method gives the same run on every engine. A method joins by being in the registry."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from inprocess import InProcessGrid
 from smalldata import CLIENTS
 
 from fedsofim import federation
+from fedsofim.config.parts import section
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines.flower import flower_engine
@@ -57,6 +57,21 @@ def test_flower_gives_the_local_run_on_mapped_records(name: str, values: Values)
     grid = InProcessGrid.simulated(2)
     local = session.run(values(*chosen))
     same(local, session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)))
+
+
+def test_exact_noise_is_remembered_in_integers(values: Values) -> None:
+    chosen = ["strategy=ftrl", "privacy.noise=exact"]
+    runs = [
+        session.run(values(*chosen)),
+        session.run(
+            values(*chosen, "engine=flower"), engine=flower_engine(InProcessGrid.simulated(2))
+        ),
+    ]
+    for place in runs:
+        saved = np.load(place.path / "checkpoint.npz")
+        (nodes,) = (saved[name] for name in saved.files if name.endswith("nodes"))
+        assert nodes.dtype == np.int64
+        assert (nodes % 1024).any()  # no float32 was in between
 
 
 @pytest.mark.parametrize("name", ["sofim", "fedavg", "pfedsop"])
@@ -113,7 +128,7 @@ def test_a_method_is_a_flower_strategy_of_its_own(values: Values) -> None:
     experiment = prepare(parse(given))
     quorum = federation.Quorum(job=experiment.config.text, clients=CLIENTS, rounds=4)
     rule = experiment.config.strategy
-    settings = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    settings = {k: v for k, v in section("strategy", rule).items() if k != "name"}
     strategy = federation.DPFedSOFIM(quorum, **settings)
     result = strategy.start(InProcessGrid.simulated(2), ArrayRecord([experiment.theta]))
     local = session.run(given).path / "model.npz"

@@ -16,6 +16,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.arrays import put, take
 from fedsofim.federation import server_app
 from fedsofim.models import head
+from fedsofim.privacy.exact import ExactNoise
 from fedsofim.runs.directory import RunDir
 
 
@@ -59,7 +60,7 @@ def test_models_and_drifts_survive_restarts_as_by_hand(
             [clients[i] for i in present],
             take(memory, present),
             config.plan(),
-            lambda client, draw: np.random.default_rng(),
+            lambda client, draw: ExactNoise(),
         )
         memory = put(memory, present, new)
         server = step(config.strategy, server, sent.mean(axis=0), 3)

@@ -1,7 +1,7 @@
 """Whatever a client sends, it is dropped and named in one line, and the others train on."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from inprocess import InProcessGrid
 from smalldata import CLASSES, FEATURES, write_records
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.federation import roster as roster_module
 from fedsofim.federation import server_app
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.roster import Roster
@@ -157,8 +158,10 @@ def test_a_bad_reply_harms_its_sender_alone(
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return serve(tmp_path_factory.mktemp("honest"))
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDir]:
+    with pytest.MonkeyPatch.context() as patch:  # before the state of the first test is set
+        patch.setenv("FEDSOFIM_STATE", str(tmp_path_factory.mktemp("state")))
+        yield serve(tmp_path_factory.mktemp("honest"))
 
 
 def test_an_honest_run_drops_nobody(honest: RunDir) -> None:
@@ -242,3 +245,17 @@ def test_what_a_client_overspends_ends_its_own_part(
     assert "Client 0 is asked no more: it has charged itself 3 releases" in caplog.text
     assert [row["round"] for row in rows] == [1, 2, 3]
     assert rows[0]["epsilon"] == honest.metrics()[1]["epsilon"]
+
+
+def test_a_node_that_never_answers_holds_up_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked ever less often, but at once again when it is needed."""
+    monkeypatch.setattr(roster_module, "GREETING", 0.0)
+    monkeypatch.setattr(roster_module, "AGAIN", 0.0)
+    grid, roster = InProcessGrid([{}], lambda question, reply: []), Roster(clients=3, job="{}")
+    roster._greet(grid, needed=False)
+    assert "did not say who it is" in roster.problems[1000]
+    roster._silent[1000] += 60
+    roster._greet(grid, needed=False)
+    assert len(grid.asked) == 1
+    roster._greet(grid, needed=True)
+    assert len(grid.asked) == 2

@@ -99,7 +99,7 @@ def test_a_foreign_app_gives_the_local_run(name: str, transform: str, values: Va
 
 def test_an_owner_charges_its_ledger_in_a_foreign_app(values: Values, tmp_path: Path) -> None:
     experiment = prepare(parse(values("strategy=fedgd")))
-    ledger = Ledger(tmp_path / "ledger.jsonl", Budget(epsilon=10.0, delta=1e-5), data="0")
+    ledger = Ledger(tmp_path / "ledger.jsonl", Budget(epsilon=10.0, delta=1e-5), data="d")
 
     def client_fn(context: Context) -> FlowerClient:
         owner = Owner(experiment.clients[0], tmp_path, ledger)

@@ -14,7 +14,7 @@ from inprocess import InProcessGrid
 from smalldata import write_records
 
 from fedsofim.config.schema import parse
-from fedsofim.engines.flower import over
+from fedsofim.engines.flower import flower_engine
 from fedsofim.federation.messages import RELEASE, pack, unpack
 from fedsofim.runs import session
 
@@ -33,7 +33,7 @@ def test_flower_carries_a_rule_and_its_client(here: Path, root: Path, values: Va
     chosen = ["strategy=look_ahead:Ahead", "strategy.lr=0.1"]
     local = session.run(values(*chosen))
     grid = InProcessGrid.simulated(2)
-    flower = session.run(values(*chosen, "engine=flower"), engine=over(grid))
+    flower = session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid))
     first, second = (np.load(place.path / "model.npz")["theta"] for place in (local, flower))
     np.testing.assert_array_equal(first, second)
     assert local.read_json("summary.json")["releases"] == 8  # four rounds, two gradients in each

@@ -146,7 +146,7 @@ def test_other_records_are_not_charged_to_this_ledger(
     assert "it is of other records" in caplog.text
 
 
-@pytest.mark.parametrize("more", [["strategy=alone"], ["privacy.noise_multiplier=1e30"]])
+@pytest.mark.parametrize("more", [["strategy=alone"], ["privacy.noise_multiplier=1e6"]])
 def test_releases_at_epsilon_0_do_not_fill_the_disk(
     more: list[str], owner: dict[str, Any], values: Values, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_forgotten_run_begins_and_is_charged_anew(
 ) -> None:
     first, _ = ask(owner, job())
     for k in range(RUNS):
-        ask(owner, job("privacy.noise_multiplier=1e9"), run=f"{k:x}f")
+        ask(owner, job("privacy.noise_multiplier=1e5"), run=f"{k:x}f")
     again, said = ask(owner, job())
     assert said["charged"] == 1
     assert not np.array_equal(first["release"], again["release"])
@@ -282,6 +282,6 @@ def test_control_characters_do_not_reach_the_owners_log(
     owner: dict[str, Any], job: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     values = json.loads(job())
-    values["strategy"]["name"] = "\x1b[2Jx\nRefused: nothing"
+    values["aggregation"] = "\x1b[2Jx\nRefused: nothing"
     ask(owner, json.dumps(values))
-    assert "Refused: strategy.name=?[2Jx?Refused: nothing" in caplog.text
+    assert "Refused: aggregation=?[2Jx?Refused: nothing" in caplog.text

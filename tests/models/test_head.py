@@ -3,13 +3,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from opacus import GradSampleModule
+from references import reference
 
 from fedsofim.models import head
+
+torch, opacus = reference("torch"), reference("opacus")
 
 
 def make(rng, n, features, classes, scale=1.0, dtype=np.float64):
@@ -42,7 +43,7 @@ def autograd_loop(theta, x, y, clip):
 
 def opacus_sum(theta, x, y, clip):
     """Opacus' per-sample gradients, clipped over all parameters together and summed."""
-    module = GradSampleModule(layer(theta), loss_reduction="sum")
+    module = opacus.GradSampleModule(layer(theta), loss_reduction="sum")
     logits = module(torch.from_numpy(x))
     torch.nn.functional.cross_entropy(logits, torch.from_numpy(y), reduction="sum").backward()
     weight, bias = (p.grad_sample for p in module.parameters())

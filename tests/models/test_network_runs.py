@@ -8,7 +8,8 @@ import pytest
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.pixels import load_pixels
 from fedsofim.strategies import STRATEGIES
-from torch import nn
+
+nn = pytest.importorskip("torch.nn")
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse

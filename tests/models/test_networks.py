@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.linalg import inverse_root

@@ -33,7 +33,7 @@ def test_the_papers_noise(epsilon, z):
 
 @given(
     st.floats(math.log(1e-3), math.log(50)).map(math.exp),
-    st.floats(math.log(1e-12), math.log(0.1)).map(math.exp),
+    st.floats(math.log(1e-12), math.log(0.009)).map(math.exp),
     st.floats(0, math.log(100_000)).map(lambda x: round(math.exp(x))),
     st.sampled_from(["replace-one", "add-remove"]),
     st.floats(1e-3, 1e3),
@@ -110,6 +110,15 @@ def test_a_set_up_and_the_rounds_split_the_budget():
             plan(shares=shares)
 
 
+def test_a_delta_that_allows_to_give_a_record_away_is_doubted():
+    assert privacy(delta=1e-3).doubt(1000) is None
+    assert "privacy.delta=0.001 is above one over the number of records, 0.00099" in str(
+        privacy(delta=1e-3).doubt(1010)
+    )
+    assert privacy(delta=1e-3).doubt(0) is None  # nobody knows how many there are
+    assert privacy(delta=1e-3, epsilon=math.inf).doubt(10**6) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -118,6 +127,8 @@ def test_a_set_up_and_the_rounds_split_the_budget():
         ({"epsilon": math.nan}, "epsilon=nan"),
         ({"delta": 0.0}, "delta=0.0"),
         ({"delta": 1.0}, "delta=1.0"),
+        ({"delta": 0.1}, "delta=0.1"),
+        ({"delta": 0.01}, "delta=0.01"),
         ({"delta": -1e-5}, "delta=-1e-05"),
         ({"delta": math.nan}, "delta=nan"),
         ({"clip": 0.0}, "clip=0.0"),

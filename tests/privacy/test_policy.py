@@ -104,6 +104,8 @@ def test_clip_and_noise() -> None:
         Policy(clip=9.9).check_plan(plan())
     with refused("noise_multiplier"):
         Policy(noise_multiplier=63.0).check_plan(plan())
+    with refused("noise_multiplier"):  # it would fill the disk for nothing
+        Policy().check_plan(plan(noise_multiplier=1e30))
     bare = plan(epsilon=math.inf, clip=math.inf)
     Policy().check_plan(bare)  # which only a budget of inf covers
     with refused("noise_multiplier"):

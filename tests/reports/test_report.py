@@ -70,7 +70,7 @@ class Page(HTMLParser):
 def test_a_sweeps_page_is_self_contained_and_compares(small, tmp_path):
     overrides = [*small, "strategy=sofim,fedgd", "privacy.epsilon=1,10", "seed=0,1"]
     Sweep.begin(tmp_path / "s", overrides).run(1, lambda *_: None)
-    compare.write([tmp_path / "s"], tmp_path / "page.html")
+    compare.write([tmp_path / "s"], tmp_path / "page.html", counts=True)
     text = (tmp_path / "page.html").read_text()
     page = Page(text)
     assert page.loads == []
@@ -82,6 +82,10 @@ def test_a_sweeps_page_is_self_contained_and_compares(small, tmp_path):
     assert "fedsofim sweep" in text
     assert "Released and charged" in text
     assert len(text) < 100_000
+    compare.write([tmp_path / "s"], tmp_path / "page.html")
+    without = (tmp_path / "page.html").read_text()
+    assert without.count('role="img"') == 5
+    assert "Who holds what" not in without
 
 
 @pytest.fixture
@@ -107,7 +111,7 @@ def test_chromium_draws_the_page_without_complaint(small, tmp_path, chromium):
     Sweep.begin(tmp_path / "s", [*small, "strategy=sofim,fedgd", "seed=0,1"]).run(
         1, lambda *_: None
     )
-    compare.write([tmp_path / "s"], tmp_path / "page.html")
+    compare.write([tmp_path / "s"], tmp_path / "page.html", counts=True)
     text = (tmp_path / "page.html").read_text()
     probe = """<script>document.title = JSON.stringify({
         wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,

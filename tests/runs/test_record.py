@@ -17,6 +17,7 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, Stopped
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of
+from fedsofim.privacy.accounting import compose as compose_events
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.record import Released, cost, noise_for_the_rest, opened
@@ -268,6 +269,44 @@ def test_rounds_after_the_checkpoint_keep_the_noise_they_were_seen_with(run, mon
     same = ("accuracy", "loss", "epsilon", "gradient_norm")
     for ours, theirs in zip(rows_of(path)[:4], rows_of(whole), strict=False):
         assert [ours[key] for key in same] == [theirs[key] for key in same]
+
+
+@pytest.mark.parametrize("strategy", ["sofim", "fedfc"])
+def test_rounds_that_are_lost_under_noise_that_cannot_be_repeated_are_charged(
+    run, monkeypatch, tmp_path, strategy
+):
+    """Their first releases were seen, and the second ones are others."""
+    few = ("privacy.noise=exact", f"strategy={strategy}")
+    whole, saved, at = run(*few, name="whole"), RunDir.checkpoint, []
+
+    def dying(place, state):
+        if state.server.t == 3:
+            at.append(state)
+            raise OSError("no space left on device")
+        saved(place, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "checkpoint", dying)
+        with pytest.raises(OSError, match="no space"):
+            run(*few, name="cut")
+    path = tmp_path / "cut"
+    assert len(rows_of(path)) == 3
+    assert RunDir.open(path).parameters()[1] == 2  # every round is saved
+    spent = rows_of(path)[-1]["epsilon"]
+    session.resume(path)
+    released = RunDir.open(path).record().released
+    assert released.rounds == 7
+    one = summary_of(whole)["noise_std"]
+    extra = GaussianEvent(20.0, one, 1)
+    honest = [*RunDir.open(whole).record().released.events(), extra]
+    assert summary_of(path)["epsilon"] == pytest.approx(epsilon_of(compose_events(honest), DELTA))
+    assert summary_of(path)["epsilon"] > summary_of(whole)["epsilon"]
+    rows = rows_of(path)
+    assert [row["round"] for row in rows] == list(range(1, 8))
+    assert rows[2]["epsilon"] > spent
+    assert (np.diff([row["epsilon"] for row in rows]) > 0).all()
+    session.resume(path)  # a finished run loses nothing more
+    assert summary_of(path)["epsilon"] == rows[-1]["epsilon"]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ FILES = {
     "summary.json",
     "model.npz",
     "partition.json",
-    "partition.csv",
-    "partition.svg",
     "report.html",
     "checkpoint.npz",
 }
@@ -106,13 +104,35 @@ def test_the_report_stands_alone(run, privacy):
     page = (run(f"privacy={privacy}", "rounds=1") / "report.html").read_text()
     assert not re.search(r"<script|<link|<img|<iframe|@import|url\(|\b(src|href)\s*=", page)
     assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
-    assert page.count("<svg") == page.count("</svg>") >= 4
-    assert "Records by client and class" in page
+    assert page.count("<svg") == page.count("</svg>") >= 3
     assert ("not private" in page) == (privacy == "none")
 
 
+def test_class_counts_are_shown_only_when_asked_for_and_marked(run):
+    hidden, shown = run(name="hidden"), run("output.counts=true", name="shown")
+    assert {p.name for p in shown.iterdir()} == FILES | {"partition.csv", "partition.svg"}
+    page = (hidden / "report.html").read_text()
+    assert "Who holds what" not in page
+    assert "Records by client and class" not in page
+    for name in ("partition.json", "config.yaml", "checkpoint.npz"):  # what is not to be shared
+        assert f"<li><code>{name}</code>" in page
+    page = (shown / "report.html").read_text()
+    marked = page.split("<h2>Who holds what</h2>")[1]
+    assert marked.startswith("<p>This is the simulator's knowledge: no epsilon covers it.</p>")
+    assert "Records by client and class" in marked
+    assert "<li><code>partition.csv</code>" in page
+
+
+def test_a_delta_above_one_over_the_records_is_told_once(run, capsys):
+    run("privacy.delta=0.005", name="weak")
+    told = capsys.readouterr().out
+    assert told.count("WEAK PROMISE") == 1
+    run(name="strong")
+    assert "WEAK PROMISE" not in capsys.readouterr().out
+
+
 def test_the_heat_map_shows_every_count(run):
-    path = run()
+    path = run("output.counts=true")
     picture = (path / "partition.svg").read_text()
     counts = strict((path / "partition.json").read_text())["counts"]
     assert picture.count("<rect") == 4 * 3

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from dp_accounting import get_epsilon_gaussian
 from fedsofim.clients import Client
 from fedsofim.clients.gradient import Gradient
@@ -20,6 +19,7 @@ from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.rule import start, step
 from fedsofim.strategies.scaffold import Scaffold
+from references import reference
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
@@ -28,6 +28,8 @@ from fedsofim.core.rate import Rate
 from fedsofim.models import head
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
+
+torch = reference("torch")
 
 ROUNDS, CLASSES, FEATURES = 6, 3, 4
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsofim.core.errors import ConfigError
 from fedsofim.studies import processes, results
 from fedsofim.studies.results import Results, pack, unpack
 
@@ -71,8 +70,15 @@ def test_lines_that_are_not_results_are_passed_over(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"file/r\.jsonl: cannot be written"):
+    with pytest.raises(OSError, match="file"):
         Results(tmp_path / "file" / "r.jsonl").complete(["2"], squares([])(["2"]))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_with_the_path(tmp_path):
+    (tmp_path / "r.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left.*r\.jsonl"):
+        Results(tmp_path / "r.jsonl").complete(["2"], squares([])(["2"]))
 
 
 def test_predictions_survive(rng):

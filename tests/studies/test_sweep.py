@@ -57,7 +57,7 @@ def test_a_stack_of_personal_models_is_scored_as_each_alone(small, strategy):
         )
         for row, alone in zip(result.curve, (rows[2], rows[5]), strict=True):
             assert row["accuracy"] == pytest.approx(alone["accuracy"], abs=0.01)
-            assert row["epsilon"] == alone["epsilon"]
+            assert row["epsilon"] == experiment.config.epsilon(alone["round"])
             assert row["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=1e-3)
             assert row["noise_norm"] == alone["noise_norm"]
 

@@ -14,6 +14,7 @@ from fedsofim.core.arrays import flatten
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
+from fedsofim.privacy.mechanism import SeededNoise
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
@@ -85,7 +86,7 @@ def test_each_client_alone_releases_what_all_together_do(small, strategy):
     assert {"U_G", "U_A"} <= received.keys()
 
     def noise(i, draw):
-        return np.random.default_rng((i, draw))
+        return SeededNoise(np.random.default_rng((i, draw)))
 
     def release(clients):
         memory = program.init(e.theta, len(clients))

@@ -1,0 +1,111 @@
+"""A client program of the user's own, tried on records that watch what it does.
+
+What a program discloses is its author's word. Much of that can be tried before any real record is
+touched: a few made-up ones count the sums that each of them takes part in, and refuse to be read in
+any other way. This finds mistakes; it is no proof, for a program may act differently later.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedsofim.clients import Client, Program
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.models import head
+from fedsofim.models.records import Records
+from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.privacy.mechanism import SeededNoise, seeded
+from fedsofim.privacy.plan import Plan
+from fedsofim.strategies import Rule
+from fedsofim.strategies.rule import broadcast, start
+
+CLIENTS, RECORDS, ROUNDS = 2, 6, 3
+# The only questions that records answer to a program that releases.
+SUMS = ("gradient_sum",)
+
+
+class _Watched:
+    """Records that count how often each of them takes part in a sum.
+
+    Args:
+        records: the records.
+        clip: what a sum may be clipped at.
+        taken: how many sums each record took part in, of which these records are some.
+    """
+
+    def __init__(self, records: Records, clip: float, taken: Array) -> None:
+        self.records, self.clip, self.taken = records, clip, taken
+
+    @property
+    def size(self) -> int:
+        return self.records.size
+
+    def part(self, which: slice) -> "_Watched":
+        return _Watched(self.records.part(which), self.clip, self.taken[which])
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        require(name in SUMS, f"reads records by {name}, and not as a clipped sum")
+        return partial(self._sum, name)
+
+    def _sum(self, name: str, theta: Array, clip: float, *rest: Any) -> Any:
+        require(clip <= self.clip, f"clips at {clip}, where the plan says {self.clip}")
+        self.taken += 1  # a view: the count of the very records that take part
+        return getattr(self.records, name)(theta, clip, *rest)
+
+
+def rehearse(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
+    """Refuse a program that does other than it discloses, as far as a few rounds show."""
+    told = f"client={type(program).__name__}"
+    try:
+        _rehearse(program, rule, plan, disclosure, min(rounds, ROUNDS))
+    except ConfigError as error:
+        raise ConfigError(f"{told}: {error}") from None
+    except Exception as error:  # a program of the user's can fail in any way
+        kind = type(error).__name__
+        raise ConfigError(f"{told}: fails when it is tried ({kind}: {error})") from None
+
+
+def _rehearse(
+    program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int
+) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(RECORDS, 2)).astype(np.float32), np.arange(RECORDS) % 2
+    taken = np.zeros((CLIENTS, RECORDS), int)
+    records: Any = [head.examples(x, y, 2)] * CLIENTS
+    if disclosure.sends:  # else the program may read what it likes: nothing leaves
+        records = [_Watched(some, plan.clip, row) for some, row in zip(records, taken, strict=True)]
+    clients = [Client(i, some) for i, some in enumerate(records)]
+    theta = np.zeros((2, 3), np.float32)
+    received, memory = broadcast(rule, start(rule, theta)), program.init(theta, CLIENTS)
+    for t in range(rounds):
+        drawn: list[tuple[int, int]] = []
+
+        def noise(client: int, draw: int, t: int = t, drawn: Any = drawn) -> SeededNoise:
+            drawn.append((client, draw))
+            return seeded(0, t)(client, draw)
+
+        before = int(taken.max())
+        sent, memory = program.release(received, clients, memory, plan, noise)
+        _check(sent, rule.release_shape(theta))
+        took, stated = int(taken.max()), disclosure.releases(t + 1)
+        require(
+            took <= stated,
+            f"a record takes part in {took} sums in {t + 1} rounds, and the disclosure states "
+            f"{stated:g} releases",
+        )
+        again = next((d for d in drawn if drawn.count(d) > 1), None)
+        require(again is None, "draws the same noise twice in a round; number the draws")
+        noises = min(sum(i == client.id for i, _ in drawn) for client in clients)
+        require(
+            noises >= took - before,
+            f"takes {took - before} sums in a round, and draws noise {noises} times",
+        )
+
+
+def _check(sent: Array, shape: tuple[int, ...]) -> None:
+    got, right = np.shape(sent), (CLIENTS, *shape)
+    require(got == right, f"sends an array of shape {got}; for {CLIENTS} clients it is {right}")
+    require(bool(np.isfinite(sent).all()), "sends numbers that are not finite")
