@@ -101,6 +101,8 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
         f"{config.strategy_name} on {config.dataset.name}: {n} clients "
         f"({config.partition.name}), {config.rounds} rounds, {experiment.theta.size} parameters"
     ]
+    if config.note:
+        lines.append(config.note)
     if plan.releases == 0:
         return [*lines, "nothing is sent: epsilon 0 for every record, without noise"]
     if not config.private:

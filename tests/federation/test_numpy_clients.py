@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fedsofim.strategies.aggregation import aggregate
-from fedsofim.strategies.rule import broadcast, step
+from fedsofim.strategies.rule import broadcast, stage_broadcast, step
+from fedsofim.strategies.stage import stage_std
 from flwr.app import Context, Message, RecordDict
 from flwr.client import Client as FlowerClient
 from flwr.clientapp import ClientApp
@@ -34,6 +35,9 @@ from fedsofim.runs.experiment import begin, prepare
 Values = Callable[..., dict[str, Any]]
 
 
+GEOMETRY = {"none": (), "private": ("transform=private", "transform.radius=3")}
+
+
 class Nodes:
     """A foreign app: one context for each node, kept from round to round, and plain `FitIns`."""
 
@@ -53,16 +57,25 @@ class Nodes:
         return recorddict_to_fitres(reply.content, keep_input=True)
 
 
-@pytest.mark.parametrize("name", ["sofim", "fedavg", "scaffold", "ftrl", "fedfc", "adafedprox"])
-def test_a_foreign_app_gives_the_local_run(name: str, values: Values) -> None:
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [
+        *((n, "none") for n in ("sofim", "fedavg", "scaffold", "ftrl", "fedfc", "adafedprox")),
+        ("sofim", "private"),
+        ("fedfc", "private"),
+    ],
+)
+def test_a_foreign_app_gives_the_local_run(name: str, transform: str, values: Values) -> None:
     """Somebody's own server loop around our clients: the parameters of our engine, bit for bit."""
-    experiment = prepare(parse(values(f"strategy={name}", "seed=3")))
+    experiment = prepare(parse(values(f"strategy={name}", "seed=3", *GEOMETRY[transform])))
     config, plan = experiment.config, experiment.plan
     rule, program, n = config.strategy, config.client, len(experiment.clients)
 
     def client_fn(context: Context) -> FlowerClient:
         mine = experiment.clients[int(context.node_config["partition-id"])]
-        return SimulatedClient(program, plan, mine, context.state, config.seed).to_client()
+        return SimulatedClient(
+            program, plan, mine, context.state, config.seed, config.stages
+        ).to_client()
 
     nodes, server = Nodes(client_fn, n), begin(experiment).server
 
@@ -72,8 +85,12 @@ def test_a_foreign_app_gives_the_local_run(name: str, values: Values) -> None:
         sent = [parameters_to_ndarrays(r.parameters) for r in results]
         return aggregate(np.stack([release for (release,) in sent]), np.ones(n), "uniform")
 
-    if rule.setup_kind:
-        server = rule.set_up(server, gather([], 0))
+    while server.t < 0:
+        stage, sizes = config.stages[server.t], np.array([c.data.size for c in experiment.clients])
+        arrays = list(stage_broadcast(stage, server).values())
+        std = stage_std(stage, server.t, plan, sizes, "uniform")
+        G = gather(arrays, server.t + 1)
+        server = stage.fold(server, G, std)._replace(t=server.t + 1)
     while server.t < config.rounds:
         sent = broadcast(rule, server)
         arrays = [sent.pop("theta"), *(sent[key] for key in sorted(sent))]

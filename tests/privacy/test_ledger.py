@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.sums import Adjacency
 from fedsofim.privacy import book
 from fedsofim.privacy import ledger as ledger_module
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of, mu_of
 from fedsofim.privacy.book import RUNS, Account
 from fedsofim.privacy.ledger import NAME, Budget, Charge, Ledger, RefusedError, opened
 from fedsofim.privacy.ledger_head import EVERY, LedgerHead
-from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.refusals import Refusal
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
