@@ -1,7 +1,6 @@
 """What clients compute on their own records, and release: one file a kind, found by name."""
 
 from fedsofim.clients.alone import Alone
-from fedsofim.clients.covariance import Covariance
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.pfedsop import PFedSOP
@@ -15,7 +14,6 @@ CLIENTS: dict[str, type[Program]] = {
     "steps": LocalSteps,
     "scaffold": ScaffoldSteps,
     "tree": Tree,
-    "covariance": Covariance,
     "pfedsop": PFedSOP,
     "finetune": FineTune,
     "alone": Alone,

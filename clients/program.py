@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from fedsofim.strategies.stage import Stage
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import NoiseSource, add_gaussian
-from fedsofim.privacy.plan import Protection
+from fedsofim.privacy.plan import Plan, Protection
 
 # Where a client's noise comes from, by its id and the number of the draw within the round.
 Noise = Callable[[int, int], NoiseSource]
@@ -43,13 +45,11 @@ class Program(ABC):
 
     Attributes:
         needs: the names that the server must broadcast.
-        setup_kind: the name of what `setup` releases, if it does.
         every_round: whether it works only if each client takes part in every round.
         keeps_models: whether each client has a model of its own.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta"})
-    setup_kind: ClassVar[str | None] = None
     every_round: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
 
@@ -77,14 +77,6 @@ class Program(ABC):
     def init(self, theta: Array, clients: int) -> Any:
         """What clients remember before the first round: a NamedTuple of stacked arrays."""
         return Stateless()
-
-    def setup(self, clients: Sequence[Client], plan: Protection, noise: Noise) -> Array | None:
-        """What each client sends once, before the first round, `(n, ...)`; nothing by default.
-
-        Whoever sends something says so in `setup_kind`, and pays with the disclosure's
-        `setup_share`.
-        """
-        return None
 
     def personal(self, theta: Array, clients: Sequence[Client], state: Any) -> Array:
         """Each client's own model `(n, K, F+1)`, if `keeps_models`; it never leaves the client.
@@ -117,15 +109,63 @@ class Program(ABC):
         """
 
 
-def transformed(clients: Sequence[Client], received: Mapping[str, Array]) -> list[Client]:
-    """The clients, their gradients under the transform that the server broadcast, if it did.
+def transformed(
+    clients: Sequence[Client], received: Mapping[str, Array], exact: bool = True
+) -> list[Client]:
+    """The clients, their records and gradients under what the server broadcast, if it did.
 
-    The transform comes before the clip, so whatever the server sends, privacy is what it was.
+    The clip comes after it, so whatever the server sends, privacy is what it was.
+
+    Args:
+        clients: who they are.
+        received: what the server broadcast, by name.
+        exact: whether a mapped record must not depend on others to the last bit, as where exact
+            noise is added.
     """
+    P = received.get("P")
+    if P is not None or any(isinstance(c.data, Examples) and c.data.raw for c in clients):
+        clients = [c._replace(data=examples_of(c.data).through(P, exact)) for c in clients]
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
     return [client._replace(data=client.data.with_transform(factors)) for client in clients]
+
+
+def mapped(clients: Sequence[Client], shared: Any) -> list[Client]:
+    """The clients of a simulation, under the map that all of them share, if there is one."""
+    P = getattr(shared, "P", None)
+    return transformed(clients, {} if P is None else {"P": P}, exact=False)
+
+
+def release_stage(
+    stage: Stage,
+    t: int,
+    clients: Sequence[Client],
+    received: Mapping[str, Array],
+    plan: Plan,
+    noise: Noise,
+) -> Array:
+    r"""What each client sends before the first round, `(n, length)`: noisy sums over its size.
+
+    Each sum gets noise in proportion to its bound, so one record is protected as `unit_sensitivity`
+    says: the stage is $\mu$-GDP with the $\mu$ of `plan.stage_events()[t]`.
+
+    Args:
+        stage: what is asked for.
+        t: its number, -1 for the last.
+        clients: one client alone, or all of a simulation.
+        received: what the server broadcast, by name.
+        plan: the noise.
+        noise: the noise stream of each client in this stage.
+    """
+    z = plan.stage_multiplier(t, stage.unit_sensitivity(plan.adjacency))
+    releases = []
+    for i, D in transformed(clients, received):
+        require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
+        source = noise(i, 0)
+        sums = [add_gaussian(S, z, source) for S in stage.summed(D, source.exact)]
+        releases.append((np.concatenate(sums) / D.size).astype(examples_of(D).x.dtype))
+    return np.stack(releases)
 
 
 def noisy_gradients(

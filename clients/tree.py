@@ -86,7 +86,11 @@ class Tree(Program):
         )
         if self.batches > 1:
             return math.ceil(rounds / self.batches) * (self.height + 1)
-        return float(sum(4 ** self._closed(t) for t in range(rounds)))
+        if self.tree == "identity":
+            return float(rounds)
+        # Of the first m whole numbers, (m >> k) - (m >> k + 1) end with just k zero bits.
+        levels = range(rounds.bit_length())
+        return float(sum(4**k * ((rounds >> k) - (rounds >> k + 1)) for k in levels))
 
     def init(self, theta: Array, clients: int) -> TreeState:
         nodes = np.zeros((clients, self.height + 1, *theta.shape), theta.dtype)

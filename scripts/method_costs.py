@@ -14,7 +14,6 @@ from fedsofim.config.schema import parse
 from fedsofim.core.arrays import flatten
 from fedsofim.engines.local import run
 from fedsofim.privacy.accounting import GaussianEvent
-from fedsofim.privacy.mechanism import seeded
 from fedsofim.runs.experiment import begin, prepare
 
 
@@ -35,12 +34,12 @@ def main() -> None:
             return out, memory
 
         object.__setattr__(program, "release", spy)
-        state = run(experiment, begin(experiment), lambda *_: True)
-        once = program.setup(experiment.clients[:1], experiment.plan, seeded(0, 0))
+        state = run(experiment, begin(experiment), lambda now, *_: now.server.t > 0)
+        lengths = [stage.length(experiment.theta.shape[-1] - 1) for stage in config.stages]
         client = sum(np.asarray(a).nbytes for a in flatten(state.clients).values()) // n
         server = sum(np.asarray(a).nbytes for a in flatten(state.server).values())
         events = " + ".join(describe(event) for event in experiment.plan.events())
-        up_once = once.nbytes if once is not None else 0
+        up_once = 4 * sum(lengths)
         print(
             f"| {name} | {sizes['down']:,} | {sizes['up']:,} | {up_once:,} | {client:,} | "
             f"{server:,} | {events} |"

@@ -122,3 +122,18 @@ def krum(releases: Array, f: int) -> Array:
     nearest = np.sort(squares, axis=1)[:, 1 : n - f - 1]  # without itself, at distance 0
     kept = np.sort(np.argsort(nearest.sum(axis=1), kind="stable")[: n - f])
     return np.asarray(releases[kept].mean(axis=0))
+
+
+def noise_gain(sizes: Array, how: Aggregation) -> float:
+    """The std of the noise in an aggregate of means, over that of one client's noise on its sum.
+
+    With weights w that is sqrt(sum (w_i / |D_i|)^2). For the robust rules it is that of the plain
+    mean, and for the median sqrt(pi / 2) times as much: what they leave out is not known.
+
+    >>> round(noise_gain(np.array([100, 100, 100, 100]), "size"), 6)
+    0.005
+    """
+    if how == "size":
+        return math.sqrt(len(sizes)) / float(sizes.sum())
+    plain = math.sqrt(float((1 / sizes.astype(np.float64) ** 2).sum())) / len(sizes)
+    return plain * math.sqrt(math.pi / 2) if how == "median" else plain

@@ -6,16 +6,61 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from fedsofim.strategies.rule import Rule, ServerState
+from fedsofim.strategies.stage import (
+    Stage,
+    check_radius,
+    moment_sensitivity,
+    symmetric,
+    triangle,
+)
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rate import Rate
+from fedsofim.core.sums import Adjacency, BoundedSum
+from fedsofim.models.head import examples_of
+from fedsofim.models.records import Records
 
 
 class FedFCBuffers(NamedTuple):
     """The preconditioner $C^{-1}$, `(F+1, F+1)`."""
 
     inverse: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondMoment(Stage):
+    r"""What DP-FedFC's clients send once: $\sum\tilde x\tilde x^\top$, records clipped to norm B.
+
+    One record moves it by at most $\sqrt2\,B^2$ when replaced, $B^2$ when added or removed.
+
+    Attributes:
+        bound: B.
+        gamma: what is added to the eigenvalues before the inverse is taken.
+    """
+
+    name: ClassVar[str] = "second moment"
+    reads: ClassVar[frozenset[str]] = frozenset({"P"})
+    bound: float
+    gamma: float
+
+    @property
+    def scale(self) -> float:
+        return self.bound**2
+
+    def length(self, features: int) -> int:
+        return (features + 1) * (features + 2) // 2
+
+    def unit_sensitivity(self, adjacency: Adjacency) -> float:
+        return moment_sensitivity(adjacency)
+
+    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
+        return triangle(examples_of(records).second_moment(self.bound, exact))
+
+    def fold(self, state: ServerState, G: Array, std: float) -> ServerState:
+        eigenvalues, Q = np.linalg.eigh(symmetric(G, state.theta.shape[-1]))
+        inverse = (Q / (np.maximum(eigenvalues, 0) + self.gamma)) @ Q.T
+        return state._replace(buffers=FedFCBuffers(inverse.astype(state.theta.dtype)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,35 +73,37 @@ class FedFC(Rule):
 
     Attributes:
         gamma: what is added to the covariance's eigenvalues, > 0.
+        bound: the largest norm of a record's features with the bias, B.
+        setup_share: the part of the budget, of $\mu^2$, that the covariance spends.
 
     References:
         Krouka et al. 2025.
 
     >>> from fedsofim.strategies.rule import start
     >>> rule = FedFC(rate=Rate(1.0), gamma=1.0)
-    >>> state = rule.set_up(start(rule, np.zeros((1, 2))), np.diag([3.0, -2.0]))
+    >>> (stage,) = rule.stages
+    >>> state = stage.fold(start(rule, np.zeros((1, 2))), np.array([3.0, -2.0, 0.0]), 0.0)
     >>> rule.update(state.buffers, np.ones((1, 2)), t=0, rounds=70)[1]
     array([[0.25, 1.  ]])
     """
 
-    client: ClassVar[str | type] = "covariance"
-    setup_kind: ClassVar[str | None] = "covariance"
     rate: Rate
     gamma: float
+    bound: float = 5.0
+    setup_share: float = 0.05
 
     def __post_init__(self) -> None:
         require(0 < self.gamma < math.inf, f"gamma={self.gamma}: must be a finite number > 0")
+        check_radius("bound", self.bound)
+        share = self.setup_share
+        require(0 < share < 1, f"setup_share={share}: must be between 0 and 1")
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (SecondMoment(share=self.setup_share, bound=self.bound, gamma=self.gamma),)
 
     def init(self, theta: Array) -> FedFCBuffers:
         return FedFCBuffers(np.eye(theta.shape[-1], dtype=theta.dtype))
-
-    def setup_shape(self, theta: Array) -> tuple[int, ...]:
-        return (theta.shape[-1], theta.shape[-1])
-
-    def set_up(self, state: ServerState, G: Array) -> ServerState:
-        eigenvalues, Q = np.linalg.eigh(G.astype(np.float64))
-        inverse = (Q / (np.maximum(eigenvalues, 0) + self.gamma)) @ Q.T
-        return state._replace(buffers=FedFCBuffers(inverse.astype(state.theta.dtype)))
 
     def update(
         self, buffers: FedFCBuffers, G: Array, t: int, rounds: int

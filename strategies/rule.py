@@ -2,9 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from fedsofim.core.arrays import Array
+
+if TYPE_CHECKING:
+    from fedsofim.strategies.stage import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +22,9 @@ class Rule(ABC):
 
     Attributes:
         client: the client it goes with if nothing else is said: a name, or a class.
-        setup_kind: the name of what clients release before the first round, if the rule needs it.
     """
 
     client: ClassVar[str | type] = "gradient"
-    setup_kind: ClassVar[str | None] = None
 
     def broadcast(self, state: "ServerState") -> dict[str, Array]:
         """What every client receives at the beginning of a round, by name."""
@@ -31,17 +34,14 @@ class Rule(ABC):
         """The shape of what one client releases in a round."""
         return theta.shape
 
-    def setup_shape(self, theta: Array) -> tuple[int, ...]:
-        """The shape of what one client releases before the first round, if it does."""
+    @property
+    def stages(self) -> tuple["Stage", ...]:
+        """What clients release before the first round, for this rule; nothing by default."""
         return ()
 
     @abstractmethod
     def init(self, theta: Array) -> Any:
         """The buffers before the first round: a NamedTuple of arrays."""
-
-    def set_up(self, state: "ServerState", G: Array) -> "ServerState":
-        """Take in the aggregate of what clients released before the first round."""
-        return state
 
     @abstractmethod
     def update(self, buffers: Any, G: Array, t: int, rounds: int) -> tuple[Any, Array]:
@@ -58,7 +58,7 @@ class ServerState(NamedTuple):
     Attributes:
         theta: the parameters.
         buffers: the rule's memory.
-        t: rounds done.
+        t: rounds done; below 0, how many stages are still to come before the first.
         shared: what all clients receive whatever the rule is: a NamedTuple of arrays.
     """
 
@@ -68,15 +68,28 @@ class ServerState(NamedTuple):
     shared: Any = Empty()
 
 
-def start(rule: Rule, theta: Array) -> ServerState:
-    """The state before the first round."""
-    return ServerState(theta, rule.init(theta), 0)
+def start(rule: Rule, theta: Array, stages: int = 0) -> ServerState:
+    """The state before the first round, or before so many stages."""
+    return ServerState(theta, rule.init(theta), -stages)
 
 
 def broadcast(rule: Rule, state: ServerState) -> dict[str, Array]:
     """All that clients receive at the beginning of a round, by name."""
     shared: dict[str, Array] = state.shared._asdict()
     return rule.broadcast(state) | shared
+
+
+def stage_broadcast(stage: "Stage", state: ServerState) -> dict[str, Array]:
+    """What clients receive before the first round, by name."""
+    return {name: array for name, array in state.shared._asdict().items() if name in stage.reads}
+
+
+def for_raw(theta: Array, shared: Any) -> Array:
+    r"""The parameters for records as they are, $\theta P$, where they were trained on $Px$."""
+    P = getattr(shared, "P", None)
+    if P is None:
+        return theta
+    return np.asarray(theta.astype(np.float64) @ P).astype(theta.dtype)
 
 
 def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:

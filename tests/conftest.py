@@ -25,6 +25,14 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_users_state(tmp_path_factory):
+    """What a fixture for many tests does is not done to the user's own ledgers, either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDSOFIM_STATE", str(tmp_path_factory.getbasetemp() / "state" / "shared"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch, tmp_path_factory):
     """No test touches the user's own ledgers, nor those of another test."""

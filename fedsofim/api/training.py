@@ -29,6 +29,7 @@ from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import personal_models
 from fedsofim.runs.experiment import Experiment, begin, prepare
 from fedsofim.runs.observer import Observer, Text
+from fedsofim.strategies.rule import for_raw
 
 
 def run(
@@ -65,6 +66,7 @@ def run(
     if data is not None:
         require("dataset" not in settings, "data, dataset: give one of them")
         extra = {"dataset": "arrays", **_divided(owners)}
+        extra |= _sizes(data) if settings.get("settings") == "auto" else {}
     if output is not None:
         extra["output.dir"] = Path(output).expanduser().resolve()
     whole, seen = Config(config, settings, extra), observer_for(progress)
@@ -77,7 +79,7 @@ def _trained(config: Config, experiment: Experiment, observer: Observer) -> Hist
     if config.checked.output.dir is not None:
         return load(session.run(config.values, experiment=experiment, observer=observer).path)
     trained = session.train(experiment, begin(experiment), observer=observer)
-    theta, own = trained.state.server.theta, []
+    theta, own = for_raw(trained.state.server.theta, trained.state.server.shared), []
     if experiment.config.client.keeps_models:
         own = list(personal_models(experiment, trained.state))
     models = [_model(config, one, experiment.partition) for one in (theta, *own)]
@@ -147,6 +149,13 @@ def _divided(owners: Any) -> dict[str, Any]:
     if owners is None:
         return {}
     return {"partition": "natural", "clients": len(np.unique(np.asarray(owners)))}
+
+
+def _sizes(data: Sequence[Any]) -> dict[str, Any]:
+    """The public sizes of arrays, for settings that follow from them."""
+    shape, labels = np.shape(data[0]), np.unique(np.asarray(data[1]))
+    sizes = {"records": shape[0], "features": shape[-1], "classes": len(labels)}
+    return {f"settings.{name}": size for name, size in sizes.items()}
 
 
 def _ready(config: Config, given: Labelled | None, seen: Observer) -> Experiment:

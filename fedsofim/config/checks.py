@@ -35,13 +35,6 @@ def checked_disclosure(program: Program, rounds: int) -> Disclosure:
         disclosure.check(rounds)
     except ConfigError as error:
         raise ConfigError(f"client={type(program).__name__}: {error}") from None
-    sets_up = type(program).setup is not Program.setup
-    said = (program.setup_kind is not None, disclosure.setup_share > 0)
-    require(
-        said == (sets_up, sets_up),
-        f"client={type(program).__name__}: setup, setup_kind and the disclosure's setup_share go "
-        "together: all three, or none",
-    )
     return disclosure
 
 
@@ -93,14 +86,21 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
     sent = rule.broadcast(start(rule, blank))
     expects = rule.release_shape(blank) != (0,)
     require(
-        client.needs <= sent.keys()
-        and client.setup_kind == rule.setup_kind
-        and disclosure.sends == expects,
+        client.needs <= sent.keys() and disclosure.sends == expects,
         f"client={type(client).__name__}: does not go with strategy={name}",
     )
     require(
-        config.model.linear or (client.setup_kind is None and not client.keeps_models),
+        config.model.linear or not (rule.stages or client.keeps_models),
         f"strategy={name}: reads features, and so needs model=head",
+    )
+    require(
+        config.model.linear or not config.transform.maps,
+        f"transform={config.transform.name}: maps features, and so needs model=head",
+    )
+    require(
+        disclosure.sends or not config.stages,
+        f"strategy={name}: sends nothing, so there is nothing that a set-up could prepare; use "
+        "transform=none",
     )
 
 

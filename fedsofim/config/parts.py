@@ -25,7 +25,8 @@ from fedsofim.data.partition import Division, Kind, Partition
 from fedsofim.models.kinds import MODELS, Model
 from fedsofim.models.metrics import METRICS, Metric
 from fedsofim.strategies import STRATEGIES, Rule
-from fedsofim.transforms.kfc import TRANSFORMS, Transform
+from fedsofim.transforms import TRANSFORMS
+from fedsofim.transforms.kfc import Transform
 
 
 class Group(NamedTuple):

@@ -26,6 +26,7 @@ from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan, Privacy
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
+from fedsofim.strategies.stage import Stage
 from fedsofim.transforms.kfc import Transform
 
 
@@ -111,6 +112,7 @@ class Config:
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
             by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
         malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
+        note: how its settings were chosen, for people.
     """
 
     dataset: DatasetConfig | Data
@@ -131,6 +133,7 @@ class Config:
     metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
     malicious_fraction: float = 0.1
+    note: str = ""
     text: str = ""
 
     def __post_init__(self) -> None:
@@ -181,6 +184,11 @@ class Config:
             raise ConfigError(f"dataset={made.name}: is made by code, and needs no features")
         return Extraction(dataset=made, backbone=self.backbone, features=self.features)
 
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """What is released before the first round, in this order."""
+        return (*self.transform.stages, *self.strategy.stages)
+
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
         releases = self.cost(self.rounds)
@@ -189,7 +197,7 @@ class Config:
                 releases=releases,
                 clients=self.schedule.size,
                 aggregation=self.aggregation,
-                setup_share=self.client.disclosure.setup_share,
+                shares=tuple(stage.share for stage in self.stages),
             )
         except ConfigError as error:
             raise ConfigError(f"privacy.{error}") from None

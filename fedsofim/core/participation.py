@@ -14,9 +14,6 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
 
-# The round of what is released once, before the first round, which is 0.
-SETUP = -1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:

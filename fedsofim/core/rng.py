@@ -46,11 +46,11 @@ def noise_of(seed: int, t: int) -> Callable[[int, int], np.random.Generator]:
 
     Args:
         seed: of the run.
-        t: the round, from 0; negative for what is released before the first one.
+        t: the round, from 0; negative for what is released before the first one, -1 the last.
 
     >>> one, other = noise_of(0, 3)(7, 0), stream(0, Purpose.NOISE, 3, 7, 0)
     >>> bool(one.standard_normal() == other.standard_normal())
     True
     """
-    key = (Purpose.SETUP_NOISE, 0) if t < 0 else (Purpose.NOISE, t)
+    key = (Purpose.SETUP_NOISE, -1 - t) if t < 0 else (Purpose.NOISE, t)
     return partial(stream, seed, *key)

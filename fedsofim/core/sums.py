@@ -1,8 +1,11 @@
 """A sum over records together with its sensitivity, so that noise always fits the sum."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedsofim.core.arrays import Array, Scale
+
+# What may change about a record.
+Adjacency = Literal["replace-one", "add-remove"]
 
 
 class BoundedSum(NamedTuple):

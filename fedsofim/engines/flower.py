@@ -53,6 +53,8 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
             # More than the config says if a client, who lost its last release, charged it again.
             if on_round(latest, G, charged=most, **notes):
                 return True
+            if t <= 0:
+                return False
             for i, charged in strategy.charged.items():
                 if t < config.rounds and not affordable(experiment, charged, t):
                     strategy.dismiss(i, f"it has charged itself {charged:g} releases")
@@ -66,6 +68,8 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
             roster=roster,
             on_round=record,
             refresh=partial(refresh, experiment),
+            stages=config.stages,
+            plan=experiment.plan,
         )
         strategy.start(grid)
         return latest

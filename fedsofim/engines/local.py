@@ -5,11 +5,11 @@ from typing import Any, Protocol
 from fedsofim.core.arrays import Array
 from fedsofim.engines.simulation import Simulation
 from fedsofim.runs.experiment import Experiment, RunState, refresh
-from fedsofim.strategies.rule import broadcast, step
+from fedsofim.strategies.rule import broadcast, stage_broadcast, step
 
 
 class OnRound(Protocol):
-    """Called after every round."""
+    """Called after every round, and after every stage before the first."""
 
     def __call__(self, now: RunState, G: Array | None, **notes: Any) -> bool:
         """Record a round, and say whether to stop.
@@ -26,8 +26,12 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     config = experiment.config
     simulation = Simulation(config, experiment.clients, experiment.plan)
     server, memory = state.server, state.clients
-    if server.t == 0 and (released := simulation.set_up()) is not None:
-        server = config.strategy.set_up(server, released)
+    while server.t < 0:
+        stage = config.stages[server.t]
+        G, std = simulation.stage(server.t, stage_broadcast(stage, server), experiment.plan)
+        server = stage.fold(server, G, std)._replace(t=server.t + 1)
+        if on_round(RunState(server, memory), G):
+            return RunState(server, memory)
     while server.t < config.rounds:
         received = broadcast(config.strategy, server)
         G, memory = simulation.round(server.t, received, memory)

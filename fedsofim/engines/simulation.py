@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from fedsofim.clients import Client
-from fedsofim.clients.program import transformed
+from fedsofim.clients.program import release_stage, transformed
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
-from fedsofim.core.participation import SETUP
-from fedsofim.privacy.plan import Protection
+from fedsofim.privacy.plan import Plan, Protection
 from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.stage import stage_std
 
 
 class Simulation:
@@ -28,16 +28,24 @@ class Simulation:
         self, config: Config, clients: Sequence[Client], plan: Protection, *, stacked: bool = False
     ) -> None:
         self.config, self.plan, self.stacked = config, plan, stacked
+        self.exact = config.privacy.noise == "exact"
         self.clients = list(clients)  # under the last transform that was received
         self.sizes = np.array([client.data.size for client in clients])
 
-    def set_up(self) -> Array | None:
-        """The aggregate of what clients release before the first round, if they do."""
-        noise = self.config.noise(SETUP)
-        released = self.config.client.setup(self.clients, self.plan, noise)
-        if released is None:
-            return None
-        return self._aggregate(released, self.sizes)
+    def stage(self, t: int, received: Mapping[str, Array], plan: Plan) -> tuple[Array, float]:
+        """The aggregate of stage `t`, and the std of the noise in it; for a stack the same for all.
+
+        Args:
+            t: of the stage, -1 for the last before the first round.
+            received: what the server broadcast, by name.
+            plan: the noise; all of a stack share it.
+        """
+        config, stage = self.config, self.config.stages[t]
+        self.clients = transformed(self.clients, received, self.exact)
+        released = release_stage(stage, t, self.clients, received, plan, config.noise(t))
+        how, fraction = config.aggregation, config.malicious_fraction
+        std = stage_std(stage, t, plan, self.sizes, how)
+        return aggregate(released, self.sizes, how, fraction), std
 
     def round(self, t: int, received: Mapping[str, Array], memory: Any) -> tuple[Array, Any]:
         """The aggregate of round `t`, and what the clients remember after it.
@@ -49,7 +57,7 @@ class Simulation:
         """
         config, noise = self.config, self.config.noise(t)
         present = config.schedule.present(t)
-        self.clients = transformed(self.clients, received)
+        self.clients = transformed(self.clients, received, self.exact)
         group, remembered = [self.clients[i] for i in present], take(memory, present)
         releases, new = config.client.release(received, group, remembered, self.plan, noise)
         return self._aggregate(releases, self.sizes[present]), put(memory, present, new)

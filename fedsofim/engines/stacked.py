@@ -15,11 +15,11 @@ import numpy as np
 
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
+from fedsofim.core.sums import Adjacency
 from fedsofim.engines.simulation import Simulation
-from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
-from fedsofim.runs.experiment import Experiment, refresh
-from fedsofim.strategies.rule import ServerState, broadcast, start, step
+from fedsofim.runs.experiment import Experiment, begin, refresh
+from fedsofim.strategies.rule import ServerState, broadcast, stage_broadcast, start, step
 
 
 def stack_key(config: Config) -> Hashable:
@@ -40,6 +40,8 @@ def stack_key(config: Config) -> Hashable:
         config.privacy.adjacency,
         tuple(sorted(sent)),
         config.transform,
+        # What stages make of the records, all heads share.
+        (config.stages, tuple(e.mu for e in config.plan().stage_events()), config.plan().sharers),
         # A network is never stacked, nor is exact noise, which no two heads share.
         config.model if config.model.linear and config.privacy.noise == "seeded" else object(),
     )
@@ -66,10 +68,6 @@ class StackedPlan:
         """The noise of each head, `(S, 1, 1)`."""
         return _column([plan.client_noise_multiplier for plan in self.plans])
 
-    def client_setup_multiplier(self, unit_sensitivity: float) -> Array:
-        """The noise on what is released before the first round, `(S, 1, 1)`."""
-        return _column([plan.client_setup_multiplier(unit_sensitivity) for plan in self.plans])
-
 
 def run(
     experiments: Sequence[Experiment], on_round: Callable[[list[ServerState], Any, Array], None]
@@ -88,10 +86,14 @@ def run(
     plan = StackedPlan(tuple(e.plan for e in experiments))
     simulation = Simulation(config, first.clients, plan, stacked=True)
     rules = [e.config.strategy for e in experiments]
-    servers = [refresh(e, start(e.config.strategy, e.theta)) for e in experiments]
+    servers = [begin(e).server for e in experiments]
     memory = config.client.init(np.stack([e.theta for e in experiments]), len(first.clients))
-    if (released := simulation.set_up()) is not None:
-        servers = [r.set_up(s, G) for r, s, G in zip(rules, servers, released, strict=True)]
+    for t, stage in enumerate(config.stages, -len(config.stages)):
+        G, std = simulation.stage(t, stage_broadcast(stage, servers[0]), first.plan)
+        servers = [
+            e.config.stages[t].fold(s, G, std)._replace(t=t + 1)
+            for e, s in zip(experiments, servers, strict=True)
+        ]
     for t in range(config.rounds):
         received = _stack([broadcast(r, s) for r, s in zip(rules, servers, strict=True)])
         Gs, memory = simulation.round(t, received, memory)
@@ -110,6 +112,6 @@ def _column(values: Sequence[float]) -> Array:
 def _stack(broadcasts: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """Arrays by name, stacked; single numbers become `(S, 1, 1)`."""
     stacked = {name: np.stack([b[name] for b in broadcasts]) for name in broadcasts[0]}
-    if "U_A" in stacked:
-        stacked["U_A"] = stacked["U_A"][0]  # it follows from the probes alone: the same for all
+    for name in stacked.keys() & {"U_A", "P"}:
+        stacked[name] = stacked[name][0]  # from the probes or the stages alone: the same for all
     return {k: v[:, None, None] if v.ndim == 1 else v for k, v in stacked.items()}

@@ -15,20 +15,19 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsofim.clients import Client
+from fedsofim.clients.program import transformed
 from fedsofim.config.build import build
 from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.participation import SETUP
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import UNTOLD, Owner, Request, telling_nothing, untold
+from fedsofim.federation.owner import UNTOLD, Owner, Request, Terms, telling_nothing, untold
 from fedsofim.federation.replies import MEMORY
 from fedsofim.privacy.account import check_ahead
-from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError
 from fedsofim.runs.experiment import clients_of, load_divided
@@ -99,7 +98,8 @@ def _size(content: RecordDict) -> tuple[int, int]:
     values = [v for record in content.config_records.values() for v in record.values()]
     texts = [v for v in values if isinstance(v, str | bytes | list)]
     jobs = [record.get("job", "") for record in content.config_records.values()]
-    return arrays + sum(map(len, texts)), sum(len(j) for j in jobs if isinstance(j, str))
+    sizes = [len(job) for job in jobs if isinstance(job, str | bytes)]  # JSON is read from both
+    return arrays + sum(map(len, texts)), sum(sizes)
 
 
 def _node(values: Mapping[str, Any]) -> Node | None:
@@ -120,7 +120,14 @@ def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
     config = _agreed(values["job"], node.rules())
     records = _records(node)
     rounds, ledger = config.schedule.busiest(config.rounds), node.ledger(records)
-    check_ahead(ledger, config.client, config.plan(), run=values["run"], rounds=rounds)
+    check_ahead(
+        ledger,
+        config.client,
+        config.plan(),
+        run=values["run"],
+        rounds=rounds,
+        stages=config.stages,
+    )
     said = {"size": len(records.y), "features": records.features, "classes": records.classes}
     return {}, {"owner": True, "client": node.partition_id, **said}
 
@@ -137,37 +144,44 @@ def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 
 
 def _simulated(arrays: Arrays, values: Values) -> tuple[Arrays, Values]:
-    config, plan, clients = _simulation(values["job"])
-    chosen = [clients[i] for i in values["clients"]]
+    config, terms, clients = _simulation(values["job"])
     received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
+    exact = config.privacy.noise == "exact"
+    chosen = transformed([clients[i] for i in values["clients"]], received, exact)
+    for client in chosen:
+        clients[client.id] = client  # the next round's map is likely the same
     memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
     t = values["round"]
     releases, after = simulate(
-        config.client, plan, chosen, config.noise(t), t=t, received=received, memory=memory
+        terms, chosen, config.noise(t), t=t, received=received, memory=memory
     )
     sent = {"release": releases} | {MEMORY + name: rows for name, rows in after.items()}
     return sent, {"sizes": [client.data.size for client in chosen]}
 
 
 @lru_cache(maxsize=2)
-def _simulation(job: str) -> tuple[Config, Plan, list[Client]]:
+def _simulation(job: str) -> tuple[Config, Terms, list[Client]]:
     """The clients of a simulation, made once in each process."""
     config = parse(json.loads(job))
     data, parts = load_divided(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    return config, config.plan(), clients_of(network, data, parts)
+    return config, _terms(config), clients_of(network, data, parts)
+
+
+def _terms(config: Config) -> Terms:
+    return Terms(config.client, config.plan(), config.stages)
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> tuple[Arrays, Values]:
     config = _agreed(values["job"], node.rules())
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
-    require(t == SETUP or 0 <= t < config.rounds, f"round {t}: there is none")
+    require(-len(config.stages) <= t < config.rounds, f"round {t}: there is none")
     records = _records(node)
     mine = Client(node.partition_id, records.examples())
     owner = Owner(mine, Path(node.state), node.ledger(records))
     request = Request(run=values["run"], t=t, asked=values["job"])
-    release, charged = answer(config.client, config.plan(), owner, request, arrays)
+    release, charged = answer(_terms(config), owner, request, arrays)
     return {"release": release[None]}, {"sizes": [mine.data.size], "charged": charged}
 
 

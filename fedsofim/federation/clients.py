@@ -11,7 +11,8 @@ too, and fit as they are into anybody's app:
 
 `fit` takes the parameters as Flower has them, a list of arrays: theta, then what else the program
 needs, by name in alphabetical order. It returns one array, the release, and the number of records.
-Its config says `server_round`, from 1; 0 asks for what is released before the first round.
+Its config says `server_round`, from 1; 0 asks for the last stage before the first round, -1 for the
+one before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +22,21 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from fedsofim.clients.program import Client, Noise, Program, transformed
+from fedsofim.clients.program import Client, Noise, Program, release_stage, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
-from fedsofim.core.errors import require
-from fedsofim.core.participation import SETUP
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.messages import encode, unpack_arrays
-from fedsofim.federation.owner import Owner, Request
+from fedsofim.federation.owner import Owner, Request, Terms, untold
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
+from fedsofim.privacy.refusals import RefusedError
+from fedsofim.strategies.stage import Stage
 
 Fit = tuple[NDArrays, int, dict[str, Scalar]]
 
 
 def simulate(
-    program: Program,
-    plan: Plan,
+    terms: Terms,
     clients: Sequence[Client],
     noise: Noise,
     *,
@@ -46,40 +47,44 @@ def simulate(
     """The releases of some clients of a simulation, stacked, and what they remember after it.
 
     Args:
-        program: what clients do.
-        plan: the clip and the noise.
+        terms: what clients do, with what clip and noise, and what comes before the first round.
         clients: who they are.
         noise: the clients' noise in this round.
-        t: the round, from 0, or `SETUP`.
+        t: the round, from 0; a stage is below 0.
         received: what the server broadcast, by name.
         memory: what they remember, by name; nothing before their first round.
     """
-    if t == SETUP:
-        released = program.setup(clients, plan, noise)
-        require(released is not None, "these clients release nothing before the first round")
-        return np.asarray(released), {}
+    program, plan, stages = terms
+    clients = transformed(clients, received, noise(clients[0].id, 0).exact)
+    if t < 0:
+        require(-len(stages) <= t, f"round {t}: there is none")
+        return release_stage(stages[t], t, clients, received, plan, noise), {}
     blank = program.init(received["theta"], len(clients))
     state = unflatten(blank, memory) if memory else blank
-    releases, after = program.release(received, transformed(clients, received), state, plan, noise)
+    releases, after = program.release(received, clients, state, plan, noise)
     return releases, flatten(after)
 
 
 def answer(
-    program: Program, plan: Plan, owner: Owner, request: Request, received: Mapping[str, Array]
+    terms: Terms, owner: Owner, request: Request, received: Mapping[str, Array]
 ) -> tuple[Array, float]:
     """An owner's release, if its budget covers it, and all that the run was charged for so far."""
-    if request.t == SETUP:
-        return owner.setup(program, plan, request)
-    return owner.release(program, plan, received, request)
+    if request.t < 0:
+        return owner.stage(terms, received, request)
+    return owner.release(terms, received, request)
 
 
 def named(program: Program, parameters: NDArrays) -> dict[str, Array]:
     """Flower's list of arrays, by name: theta, then what the program needs in alphabetical order.
 
-    A list of one more or two more than that carries the proximal pull or a transform's factors.
+    A list of one more or two more than that carries the proximal pull or a map, or a transform's
+    factors.
     """
     names = ["theta", *sorted(program.needs - {"theta"})]
-    more = {1: ["mu"], 2: ["U_A", "U_G"]}.get(len(parameters) - len(names), [])
+    last = parameters[-1] if parameters else np.zeros(())
+    more = {1: ["P" if last.ndim else "mu"], 2: ["U_A", "U_G"]}.get(
+        len(parameters) - len(names), []
+    )
     require(
         len(parameters) == len(names) + len(more),
         f"parameters: {len(parameters)} arrays; this client takes {', '.join(names)}",
@@ -88,11 +93,19 @@ def named(program: Program, parameters: NDArrays) -> dict[str, Array]:
 
 
 def round_of(config: Mapping[str, Scalar]) -> int:
-    """The round that a config speaks of, from 0, or `SETUP`."""
+    """The round that a config speaks of, from 0; a stage before the first is below 0."""
     number = config.get("server_round")
-    require(type(number) is int and number >= 0, "config: must say server_round, from 1")
+    require(type(number) is int, "config: must say server_round, from 1")
     assert isinstance(number, int)
-    return number - 1 if number else SETUP
+    return number - 1
+
+
+def _received(program: Program, parameters: NDArrays, t: int) -> dict[str, Array]:
+    """What a client received; before the first round that is a map, or nothing."""
+    if t >= 0:
+        return named(program, parameters)
+    require(len(parameters) <= 1, f"parameters: {len(parameters)} arrays; a stage takes P alone")
+    return dict(zip(["P"], parameters, strict=False))
 
 
 class SimulatedClient(NumPyClient):
@@ -104,23 +117,30 @@ class SimulatedClient(NumPyClient):
         client: who it is, and its records.
         state: where it keeps what it remembers; the state of Flower's context lasts for a run.
         seed: of the run, from which the noise is drawn.
+        stages: what is released before the first round.
     """
 
     def __init__(
-        self, program: Program, plan: Plan, client: Client, state: RecordDict, seed: int = 0
+        self,
+        program: Program,
+        plan: Plan,
+        client: Client,
+        state: RecordDict,
+        seed: int = 0,
+        stages: Sequence[Stage] = (),
     ) -> None:
-        self.program, self.plan, self.client = program, plan, client
+        self.terms, self.client = Terms(program, plan, stages), client
         self.state, self.seed = state, seed
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> Fit:
         """This client's release."""
         t, kept = round_of(config), self.state.get("memory", ArrayRecord())
         assert isinstance(kept, ArrayRecord)
-        received = named(self.program, parameters) if t != SETUP else {}
+        received = _received(self.terms.program, parameters, t)
         memory = unpack_arrays(kept)
         noise = seeded(self.seed, t)
         (release,), after = simulate(
-            self.program, self.plan, [self.client], noise, t=t, received=received, memory=memory
+            self.terms, [self.client], noise, t=t, received=received, memory=memory
         )
         self.state["memory"] = ArrayRecord(encode(after))
         return [release], self.client.data.size, {}
@@ -135,15 +155,26 @@ class OwnerClient(NumPyClient):
         program: what it does.
         plan: the clip and the noise.
         owner: whose records, ledger and noise.
+        stages: what is released before the first round.
     """
 
-    def __init__(self, program: Program, plan: Plan, owner: Owner) -> None:
-        self.program, self.plan, self.owner = program, plan, owner
+    def __init__(
+        self, program: Program, plan: Plan, owner: Owner, stages: Sequence[Stage] = ()
+    ) -> None:
+        self.terms, self.owner = Terms(program, plan, stages), owner
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> Fit:
         """This owner's release, if its budget covers it."""
         t = round_of(config)
-        received = named(self.program, parameters) if t != SETUP else {}
+        received = _received(self.terms.program, parameters, t)
         request = Request(run=str(config.get("run", "")), t=t, asked=str(config.get("job", "")))
-        release, charged = answer(self.program, self.plan, self.owner, request, received)
+        try:
+            release, charged = answer(self.terms, self.owner, request, received)
+        except RefusedError as error:  # Flower sends the text of what is raised to the server
+            untold(error)
+            raise ConfigError(error.told) from None
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise untold(error) from None
         return [np.asarray(release)], self.owner.client.data.size, {"charged": charged}

@@ -6,7 +6,6 @@ import numpy as np
 
 from fedsofim.config.schema import Config
 from fedsofim.core.errors import require
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.data import npz
 from fedsofim.data.datasets import Dataset, load_test
 from fedsofim.data.own import Data
@@ -14,8 +13,9 @@ from fedsofim.federation.roster import Roster
 from fedsofim.models import head
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
-from fedsofim.runs.experiment import Experiment
+from fedsofim.runs.experiment import Experiment, first_parameters
 from fedsofim.runs.probes import probes_for
+from fedsofim.transforms.kfc import KFC
 
 
 def load_test_set(config: Config) -> head.Examples | None:
@@ -56,7 +56,7 @@ def prepare(
     classes = len(test.target)
     network = config.model.network((features,), classes)
     require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
-    theta = network.init(stream(config.seed, Purpose.INIT))
+    theta = first_parameters(config, network)
     sizes = record.get("sizes") or [roster.sizes.get(i) for i in range(config.partition.clients)]
     record = {
         "clients": config.partition.clients,
@@ -70,7 +70,7 @@ def prepare(
 
 def _probes(config: Config, network: Network, features: int, classes: int) -> Records | None:
     """What the transform is measured on: the server's own file brings the probes."""
-    if config.transform.name == "none":
+    if not isinstance(config.transform, KFC):
         return None
     dataset = config.dataset
     if isinstance(dataset, Data):

@@ -16,7 +16,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
@@ -24,27 +24,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Program, transformed
+from fedsofim.clients.program import Client, Program, release_stage, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import remove_drafts, write_whole
 from fedsofim.models.head import examples_of
-from fedsofim.privacy.account import agreed, digest_of, next_event, setup_event
+from fedsofim.privacy.account import agreed, digest_of, next_event, stage_event
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.ledger import Charge, Ledger
 from fedsofim.privacy.mechanism import NoiseSource
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import Refusal, RefusedError
+from fedsofim.strategies.stage import Stage
 
-# What a program may be sent beyond its needs: a proximal pull, and the factors of a transform.
-OPTIONAL = frozenset({"mu", "U_G", "U_A"})
+# What a program may be sent beyond its needs: a proximal pull, a map, and a transform's factors.
+OPTIONAL = frozenset({"mu", "P", "U_G", "U_A"})
 # All that a server hears of a fault that may say something about records.
 UNTOLD = "it could not answer; its owner's log says why"
 
 
 class Request(NamedTuple):
-    """What a server asks for: the run, the round (from 0, or `SETUP`), and the terms in full."""
+    """What a server asks for: the run, the round (a stage is below 0), and the terms in full."""
 
     run: str
     t: int
@@ -57,6 +58,14 @@ class Request(NamedTuple):
             text.update(repr((name, array.dtype.str, array.shape)).encode())
             text.update(np.ascontiguousarray(array).tobytes())
         return text.hexdigest()
+
+
+class Terms(NamedTuple):
+    """What a run's config says to a client: what it does, with what noise, and what comes first."""
+
+    program: Program
+    plan: Plan
+    stages: Sequence[Stage] = ()
 
 
 class _Saved(NamedTuple):
@@ -116,27 +125,32 @@ class Owner:
         self.client, self.directory, self.ledger = client, directory, ledger
         self.noise = noise or ExactNoise()
 
-    def setup(self, program: Program, plan: Plan, request: Request) -> tuple[Array, float]:
-        """What the server is sent once, before the first round; see `release`."""
-        event = setup_event(plan, self.ledger.budget.adjacency)
-        require(event is not None, "this client releases nothing before the first round")
-        assert event is not None
-        digest, file = request.digest({}), self._file(request.run, "-setup")
+    def stage(
+        self, terms: Terms, received: Mapping[str, Array], request: Request
+    ) -> tuple[Array, float]:
+        """What the server is sent before the first round; see `release`."""
+        program, plan, stages = terms
+        t, S = request.t, len(stages)
+        require(-S <= t < 0 and len(plan.shares) == S, f"round {t}: there is none")
+        stage, digest = stages[t], request.digest(received)
+        self._check(stage.reads & received.keys(), stage.reads, received)
+        event, file = stage_event(plan, t, self.ledger.budget.adjacency), f"-setup{-t}"
         with self.ledger.working(request.run):
             with self.ledger.locked():
-                known = agreed(self.ledger, program, plan, request.run)
-                saved = self._saved(file) if known.set_up else None
+                known = agreed(self.ledger, program, plan, request.run, stages)
+                place = self._file(request.run, file)
+                saved = self._saved(place) if t in known.stages else None
                 if saved is not None and saved.digest == digest:
                     return saved.release, known.charged
-                self._charge(request, digest_of(program, plan), event)
+                self._charge(request, digest_of(program, plan, stages), event)
             with telling_nothing():
-                released = program.setup([self.client], plan, self._noise)
-                assert released is not None
-            self._save(file, _Saved(digest, released[0], 0, {}))
-            return released[0], known.charged
+                mine = [self.client]
+                (released,) = release_stage(stage, t, mine, received, plan, self._noise)
+            self._save(place, _Saved(digest, released, 0, {}))
+            return released, known.charged
 
     def release(
-        self, program: Program, plan: Plan, received: Mapping[str, Array], request: Request
+        self, terms: Terms, received: Mapping[str, Array], request: Request
     ) -> tuple[Array, float]:
         """What the server is sent in a round, and all that the run has been charged for so far.
 
@@ -146,17 +160,18 @@ class Owner:
         Raises:
             RefusedError: if the ledger does not cover it, or the run began on other terms.
         """
-        self._check(program, received)
+        program, plan, stages = terms
+        self._check(program.needs, program.needs | OPTIONAL, received)
         digest, file = request.digest(received), self._file(request.run)
         with self.ledger.working(request.run):
             with self.ledger.locked():
-                known = agreed(self.ledger, program, plan, request.run)
+                known = agreed(self.ledger, program, plan, request.run, stages)
                 saved = self._saved(file) if known.terms else None
                 if saved is not None and saved.digest == digest:
                     return saved.release, known.charged
                 before = self._memory(program, received["theta"], saved, known.made)
                 event = next_event(program, plan, known.made, self.ledger.budget.adjacency)
-                self._charge(request, digest_of(program, plan), event)
+                self._charge(request, digest_of(program, plan, stages), event)
             with telling_nothing():
                 (release,), after = program.release(
                     received, transformed([self.client], received), before, plan, self._noise
@@ -168,18 +183,21 @@ class Owner:
     def _noise(self, client: int, draw: int) -> NoiseSource:
         return self.noise
 
-    def _check(self, program: Program, received: Mapping[str, Array]) -> None:
-        """Take only what the program reads, in the shapes of one head.
+    def _check(
+        self, needs: frozenset[str], takes: frozenset[str], received: Mapping[str, Array]
+    ) -> None:
+        """Take only what is read, in the shapes of one head.
 
         A stack of heads would share its noise, and the difference of two of them would show what
         is under it.
         """
         data = examples_of(self.client.data)
         K, width = data.target.shape[0], data.x.shape[0]
-        shapes = {"theta": [(K, width)], "U_G": [(K, K)], "U_A": [(width, width)]}
+        shapes = {"theta": [(K, width)], "U_G": [(K, K)]}
+        shapes |= {"U_A": [(width, width)], "P": [(width, width)]}
         factors = {"U_G", "U_A"} if received.keys() & {"U_G", "U_A"} else set()
-        for name in sorted(received.keys() | program.needs | factors):
-            require(name in program.needs | OPTIONAL, f"{name}: this client does not take it")
+        for name in sorted(received.keys() | needs | factors):
+            require(name in takes, f"{name}: this client does not take it")
             array, right = received.get(name), shapes.get(name, [(), (K, width)])
             good = array is not None and array.shape in right and array.dtype == np.float32
             require(

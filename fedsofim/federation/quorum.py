@@ -6,7 +6,6 @@ from typing import Literal
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.core.participation import SETUP
 from fedsofim.strategies.aggregation import Aggregation
 
 
@@ -51,7 +50,7 @@ class Quorum:
 
     def wanted(self, t: int) -> list[int]:
         """The clients of round `t`; everyone takes part in what comes before the first."""
-        if t == SETUP or self.present is None:
+        if t < 0 or self.present is None:
             return list(range(self.clients))
         return [int(client) for client in self.present(t)]
 

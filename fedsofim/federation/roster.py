@@ -44,11 +44,11 @@ class Member(NamedTuple):
 
 
 class NodeError(Exception):
-    """A node that can't take part, and why; `refused` if its owner does not want to."""
+    """A node that can't take part, and why; `refuses` is the client whose owner says no."""
 
-    def __init__(self, reason: str, *, refused: bool = False) -> None:
+    def __init__(self, reason: str, *, refuses: int | None = None) -> None:
         super().__init__(reason)
-        self.refused = refused
+        self.refuses = refuses
 
 
 class Roster:
@@ -84,7 +84,7 @@ class Roster:
         self.classes: int | None = None
         self.members: dict[int, Member] = {}
         self.problems: dict[int, str] = {}
-        self.refused: set[int] = set()
+        self.refused: dict[int, int] = {}
         self._next: dict[int, float] = {}  # when to ask a node again
         self._silent: dict[int, float] = {}  # and when, if it did not answer and is not needed
         self._patience: dict[int, float] = {}
@@ -145,7 +145,7 @@ class Roster:
             self._greet(grid, needed=len(self.here(grid, wanted)) < least)
             here, told = len(self.here(grid, wanted)), self.missing(grid, wanted)
             # An owner that refuses will not change its mind by being waited for.
-            willing = self.clients - len(self.refused)
+            willing = self.clients - len(self._refusing(grid))
             if here >= min(least, max(enough, willing)):
                 return True
             require(enough <= willing, f"can't go on without {told}")
@@ -160,6 +160,14 @@ class Roster:
     def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
         """The clients, of those that are wanted, that some node speaks for now."""
         return {i for clients in self.holders(grid, wanted).values() for i in clients}
+
+    def _refusing(self, grid: Grid) -> set[int]:
+        """The clients whose owners are there and refuse, one for each node at most.
+
+        Else a client that leaves, and comes back as other nodes, could refuse for everyone.
+        """
+        present = set(grid.get_node_ids())
+        return {i for node, i in self.refused.items() if node in present} - self.here(grid)
 
     def missing(self, grid: Grid, wanted: Sequence[int] | None = None) -> str:
         """Who is not there, and what the nodes that could not join said."""
@@ -193,6 +201,7 @@ class Roster:
         """
         now, present = time.monotonic(), set(grid.get_node_ids())
         due = self._next if needed else {**self._next, **self._silent}
+        self.problems = {n: why for n, why in self.problems.items() if n in present}
         new = sorted(n for n in present - set(self.members) if now >= due.get(n, now))
         content = {"job": self.job, "run": self.run, "population": self.clients}
         sent = [Message(pack({}, content), node, HELLO) for node in new]
@@ -204,7 +213,7 @@ class Roster:
             try:
                 self.members[node] = self._admit(answers.get(node), present)
                 self.problems.pop(node, None)
-                self.refused.discard(node)
+                self.refused.pop(node, None)
             except NodeError as error:
                 self._turn_away(node, error)
         for node in set(new) - answers.keys():
@@ -213,8 +222,8 @@ class Roster:
         self._part_owners()
 
     def _turn_away(self, node: int, why: NodeError) -> None:
-        if why.refused:
-            self.refused.add(node)
+        if why.refuses is not None:
+            self.refused[node] = why.refuses
         if self.problems.get(node) != str(why):
             log(WARNING, "A node can't take part: %s", why)
         self.problems[node] = str(why)
@@ -237,8 +246,10 @@ class Roster:
                 raise NodeError(f"it failed: {shown(reply.error.reason)}")
             values = undecoded(reply.content)[1]
             if values.get("error"):
-                told = f"client {shown(values.get('client'))}: {shown(values['error'])}"
-                raise NodeError(told, refused=values.get("refused") is True)
+                i, refused = values.get("client"), values.get("refused") is True
+                known = refused and type(i) is int and 0 <= i < self.clients
+                told = f"client {shown(i)}: {shown(values['error'])}"
+                raise NodeError(told, refuses=i if known else None)
             member = self._member(values)
             if member.owner:
                 self._check_owner(member, present)

@@ -1,7 +1,7 @@
 """Every method as a Flower strategy: messages in, arrays out, one rule in between."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 
 import numpy as np
@@ -13,13 +13,13 @@ from flwr.supercore import log
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.core.participation import SETUP
 from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.roster import Roster
 from fedsofim.strategies.aggregation import aggregate
-from fedsofim.strategies.rule import Rule, ServerState, broadcast, start, step
+from fedsofim.strategies.rule import Rule, ServerState, broadcast, stage_broadcast, start, step
+from fedsofim.strategies.stage import Stage, StageNoise, stage_std
 
 # Called after every round: the strategy, the aggregate or None, and the replies that were dropped.
 OnRound = Callable[["RuleStrategy", Array | None, list[str]], bool]
@@ -41,6 +41,8 @@ class RuleStrategy(Strategy):
         roster: the nodes, if they were met already.
         on_round: called after every round; returns whether to stop.
         refresh: applied to the state after every round, to renew what all clients receive.
+        stages: what comes before the first round; by default what the rule needs.
+        plan: the noise of the stages, which some of them reckon with.
     """
 
     def __init__(
@@ -53,7 +55,11 @@ class RuleStrategy(Strategy):
         roster: Roster | None = None,
         on_round: OnRound | None = None,
         refresh: Callable[[ServerState], ServerState] = lambda state: state,
+        stages: Sequence[Stage] | None = None,
+        plan: StageNoise | None = None,
     ) -> None:
+        self.stages = rule.stages if stages is None else tuple(stages)
+        self.plan = plan
         self.rule, self.quorum, self.on_round, self.refresh = rule, quorum, on_round, refresh
         self.memory = {name: rows.copy() for name, rows in (memory or {}).items()}
         self.roster = roster or Roster(clients=quorum.clients, job=quorum.job, run=quorum.run)
@@ -62,7 +68,7 @@ class RuleStrategy(Strategy):
         self.charged: dict[int, float] = {}
         self._met = roster is not None
         self._asks: Counter[int] = Counter()
-        self._began = state.t if state else 0
+        self._began = max(0, state.t) if state else 0
         self._state = state
         self._t = 0
         self._shape: tuple[int, ...] = ()
@@ -100,30 +106,40 @@ class RuleStrategy(Strategy):
             require(len(initial_arrays or ()) == 1, "initial_arrays: must hold theta alone")
             assert initial_arrays is not None
             (theta,) = initial_arrays.values()
-            self._state = start(self.rule, theta.numpy())
+            self._state = start(self.rule, theta.numpy(), len(self.stages))
         self.summary()
-        if self.state.t == 0 and not self._met:
-            self._wait(grid, SETUP, quorum.clients)  # the whole population, before anything begins
-        self._set_up(grid, train_config or ConfigRecord())
+        if self.state.t <= 0 and not self._met:
+            self._wait(grid, -1, quorum.clients)  # the whole population, before anything begins
         result = Result()
+        while self.state.t < 0:
+            first = self._stage(grid, train_config or ConfigRecord())
+            if self.on_round and self.on_round(self, first, self._told()):
+                return result
         while self.state.t < quorum.rounds:
             t = self.state.t
             G = self._round(grid, train_config or ConfigRecord())
             result.arrays = self._arrays()
             if evaluate_fn and (scores := evaluate_fn(t + 1, result.arrays)) is not None:
                 result.evaluate_metrics_serverapp[t + 1] = scores
-            dropped = [f"client {i}: {why}" for i, why in sorted(self._dropped.items())]
-            if self.on_round and self.on_round(self, G, dropped):
+            if self.on_round and self.on_round(self, G, self._told()):
                 break
         return result
 
-    def _set_up(self, grid: Grid, config: ConfigRecord) -> None:
-        """Gather what clients release once, before the first round, if the rule needs it."""
-        if self.rule.setup_kind is None or self.state.t > 0:
-            return
-        self._shape = self.rule.setup_shape(self.state.theta)
-        require(self._gather(grid, config, SETUP), f"before round 1: {self._shortage()}")
-        self._state = self.rule.set_up(self.state, self._aggregate())
+    def _stage(self, grid: Grid, config: ConfigRecord) -> Array:
+        """One release before the first round, folded into the state."""
+        t = self.state.t
+        stage = self.stages[t]
+        self._shape = (stage.length(self.state.theta.shape[-1] - 1),)
+        require(self._gather(grid, config, t), f"before round 1: {self._shortage()}")
+        G, sizes = self._aggregate(), np.array([self._parts[i].size for i in sorted(self._parts)])
+        std = 0.0
+        if self.plan is not None:
+            std = stage_std(stage, t, self.plan, sizes, self.quorum.aggregation)
+        self._state = stage.fold(self.state, G, std)._replace(t=t + 1)
+        return G
+
+    def _told(self) -> list[str]:
+        return [f"client {i}: {why}" for i, why in sorted(self._dropped.items())]
 
     def _round(self, grid: Grid, config: ConfigRecord) -> Array | None:
         """One round: the aggregate that was applied, or `None` if the round was skipped."""
@@ -151,7 +167,7 @@ class RuleStrategy(Strategy):
             self.aggregate_train(t + 1, came)
             if len(self._parts) >= quorum.enough(t):
                 return True
-            if quorum.on_missing == "skip" and t != SETUP:
+            if quorum.on_missing == "skip" and t >= 0:
                 break
         return False
 
@@ -172,16 +188,19 @@ class RuleStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask every client whose release of this round is missing for it."""
         state, quorum = self.state, self.quorum
-        received = encode({} if self._t == SETUP else broadcast(self.rule, state))
+        told = broadcast(self.rule, state)
+        if self._t < 0:
+            told = stage_broadcast(self.stages[self._t], state)
+        received = encode(told)
         values = {**config, "job": quorum.job, "run": quorum.run, "round": self._t}
         self._sent = []
         missing = [i for i in quorum.wanted(self._t) if i not in {*self._parts, *self.refusals}]
         for node, asked in self.roster.holders(grid, missing).items():
-            kept = {} if self._t == SETUP else self.memory
+            kept = {} if self._t < 0 else self.memory
             memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
             content = pack(memory, {**values, "clients": asked}, **received)
             message = Message(content, node, RELEASE, group_id=str(server_round))
-            self._asks.update(asked if self._t != SETUP else ())
+            self._asks.update(asked if self._t >= 0 else ())
             self._sent.append((message, asked))
         for i in set(missing).difference(*(asked for _, asked in self._sent)):
             self._dropped[i] = "not connected"
@@ -203,7 +222,7 @@ class RuleStrategy(Strategy):
         for i in silent:
             self._drop(i, BadReplyError(f"no reply within {self.quorum.timeout:g} s"))
         counts = MetricRecord({"replies": len(self._parts), "dropped": len(self._dropped)})
-        if len(self._parts) < self.quorum.enough(self._t) or self._t == SETUP:
+        if len(self._parts) < self.quorum.enough(self._t) or self._t < 0:
             return None, counts
         self._G = self._aggregate()
         self._state = self.refresh(step(self.rule, self.state, self._G, self.quorum.rounds))
@@ -247,7 +266,7 @@ class RuleStrategy(Strategy):
             dtype=self.state.theta.dtype,
             sizes=self.roster.sizes,
             most=most,
-            memory={} if self._t == SETUP else self.memory,
+            memory={} if self._t < 0 else self.memory,
         )
 
     def dismiss(self, client: int, why: str) -> None:

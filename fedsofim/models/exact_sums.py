@@ -43,9 +43,10 @@ from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models.records import Factors
 
-# Bits of a record's numbers, of residuals on their way through a transform, and of the bounds of a
-# gradient's, a feature vector's and a deep gradient's norm: the square of the last two is exact.
-RECORD_BITS, RESIDUAL_BITS = 18, 24
+# Bits of a record's numbers, of those of one that is mapped, of residuals on their way through a
+# transform, and of the bounds of a gradient's, a feature vector's and a deep gradient's norm: the
+# square of the last two is exact.
+RECORD_BITS, MAPPED_BITS, RESIDUAL_BITS = 18, 22, 24
 GRADIENT_BITS, FEATURE_BITS, DEEP_BITS = 36, 18, 25
 EXACT_BITS = 53
 CHUNK = 1024
@@ -132,6 +133,36 @@ def second_moment(x: Array, bound: float) -> BoundedSum:
         v = clipped_integers(x[:, start : start + CHUNK].astype(np.float64), B, unit)
         total += (v @ v.T).astype(np.int64)
     return BoundedSum(total, B * B, unit * unit)
+
+
+def feature_sum(x: Array, bound: float) -> BoundedSum:
+    """The sum of the records, the columns of x, clipped to norm `bound`, in integers.
+
+    A record is an integer vector of norm at most B, and no sum of a chunk leaves $2^{53}$.
+    """
+    width, N = x.shape
+    require(N <= MAX_RECORDS, f"{N} records: exact sums hold at most {MAX_RECORDS}")
+    B, unit = grid(bound, DEEP_BITS)
+    total = np.zeros(width, np.int64)
+    for start in range(0, N, CHUNK):
+        v = clipped_integers(x[:, start : start + CHUNK].astype(np.float64), B, unit)
+        total += v.sum(axis=1).astype(np.int64)
+    return BoundedSum(total, B, unit)
+
+
+def mapped(P: Array, x: Array) -> Array:
+    """A public matrix times each record, a column of x; of record i it depends on i alone.
+
+    A matrix product of floats would not do: how it rounds a column depends on its neighbours. A
+    record that is not finite becomes zero.
+    """
+    out = np.empty((len(P), x.shape[1]), x.dtype)
+    with np.errstate(all="ignore"):  # what grows beyond the range is clipped to nothing later
+        for start in range(0, x.shape[1], CHUNK):
+            part = slice(start, start + CHUNK)
+            b, scale = _integers(x[:, part].astype(np.float64), MAPPED_BITS)
+            out[:, part] = _product(P, b, MAPPED_BITS) * scale
+    return out
 
 
 def clipped_integers(v: Array, B: float, unit: float) -> Array:

@@ -46,6 +46,20 @@ class Transformed(NamedTuple):
     norm: Array
 
 
+class Raw(NamedTuple):
+    """What examples were before they were mapped.
+
+    Attributes:
+        P: the map, `(F+1, F+1)`.
+        x: as in `Examples`.
+        norm: as in `Examples`.
+    """
+
+    P: Array
+    x: Array
+    norm: Array
+
+
 class Examples(NamedTuple):
     """Labelled examples, ready for the head; examples are columns, so that slices are views.
 
@@ -54,12 +68,14 @@ class Examples(NamedTuple):
         target: one-hot labels, `(K, N)`.
         norm: the Euclidean norm of each column of `x`, `(N,)`.
         transformed: the transform that gradients go through before they are clipped, if any.
+        raw: what they were, if they were mapped; parts of them do not keep it.
     """
 
     x: Array
     target: Array
     norm: Array
     transformed: Transformed | None = None
+    raw: Raw | None = None
 
     @property
     def size(self) -> int:
@@ -98,6 +114,21 @@ class Examples(NamedTuple):
             norm[part] = _norm(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
+    def through(self, P: Array | None, exact: bool = True) -> "Examples":
+        """The examples mapped by `x -> P x`, whatever they were mapped by; `None` for no map.
+
+        The clip comes later, so any P leaves a record's influence bounded. If `exact`, what becomes
+        of a record depends on no other, to the last bit; else it is fast, for simulations.
+        """
+        if self.raw is not None and P is not None and np.array_equal(self.raw.P, P):
+            return self
+        x, norm = (self.x, self.norm) if self.raw is None else self.raw[1:]
+        if P is None:
+            return self if self.raw is None else Examples(x, self.target, norm)
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = exact_sums.mapped(P, x) if exact else np.asarray(P, x.dtype) @ x
+            return Examples(z, self.target, _norm(z), raw=Raw(P, x, norm))
+
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of these examples' clipped gradients, in integers if it must be exact."""
         if not exact or np.isinf(clip).all():  # without a clip there is no bound to prove
@@ -106,12 +137,24 @@ class Examples(NamedTuple):
         factors = None if t is None else Factors(t.U_G, t.U_A)
         return exact_sums.gradient_sum(theta, self.x, self.target, clip, factors)
 
-    def second_moment(self, bound: float, exact: bool = False) -> BoundedSum:
-        r"""The sum of $\tilde x\tilde x^\top$, features clipped to norm `bound`, `(F+1, F+1)`."""
+    def second_moment(self, bound: float, exact: bool = False, bias: bool = True) -> BoundedSum:
+        r"""The sum of $xx^\top$, x clipped to norm `bound`; with the bias, or features alone."""
+        x = self.x if bias else self.x[:-1]
         if exact:
-            return exact_sums.second_moment(self.x, bound)
-        x = self.x * np.minimum(1, bound / self.norm)
+            return exact_sums.second_moment(x, bound)
+        x, w = _clipped(x, bound)
+        x = x * w
         return BoundedSum(x @ x.T, bound**2)
+
+    def feature_sum(
+        self, bound: float, exact: bool = False, floor: float | None = None
+    ) -> BoundedSum:
+        """The sum of features, `(F,)`, raised to `floor` if given, then clipped to norm `bound`."""
+        x = self.x[:-1] if floor is None else np.maximum(self.x[:-1], floor)
+        if exact:
+            return exact_sums.feature_sum(x, bound)
+        x, w = _clipped(x, bound)
+        return BoundedSum(x @ w, bound)
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy on these examples."""
@@ -251,6 +294,16 @@ def _clip(r: Array, batch: Examples, C: Scale) -> bool:
     lost = ~(np.abs(r).max(axis=-2, keepdims=True) >= least)  # it would lose digits, or is NaN
     np.copyto(r, 0, where=lost)
     return bool(lost.any())
+
+
+def _clipped(x: Array, bound: float) -> tuple[Array, Array]:
+    """Columns, and what scales them to norm `bound`; one whose norm is not finite is zero."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = _norm(x)
+    w, lost = np.minimum(1, bound / norm), ~np.isfinite(norm)
+    if lost.any():
+        x, w = np.where(lost, 0, x), np.where(lost, 0, w)
+    return x, w.astype(x.dtype, copy=False)
 
 
 def _norm(v: Array) -> Array:

@@ -6,14 +6,19 @@ nor that a run's terms are what they were.
 
 import hashlib
 import math
+from collections.abc import Sequence
 
+from fedsofim.core.sums import Adjacency
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.book import Account
 from fedsofim.privacy.disclosure import Discloses
 from fedsofim.privacy.ledger import Ledger
-from fedsofim.privacy.mechanism import Adjacency, sensitivity
+from fedsofim.privacy.mechanism import sensitivity
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import Refusal, RefusedError
+
+# What is released before the first round, as far as the account must know it: its terms.
+Stages = Sequence[object]
 
 
 def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
@@ -26,23 +31,23 @@ def event_of(plan: Plan, count: float, adjacency: Adjacency) -> GaussianEvent:
     return GaussianEvent(sensitivity(plan.clip, adjacency), plan.clip * z if z else 0.0, count)
 
 
-def setup_event(plan: Plan, adjacency: Adjacency) -> GaussianEvent | None:
-    """What the release before the first round does to a record, if there is one."""
-    if not plan.setup_share:
-        return None
-    setup = plan.events(0)[0]
+def stage_event(plan: Plan, t: int, adjacency: Adjacency) -> GaussianEvent:
+    """What stage `t` does to a record, by the noise that this client alone adds."""
+    event = plan.stage_events()[t]
     # Replacing a record is removing one and adding one.
     twice = adjacency == "replace-one" and plan.adjacency == "add-remove"
     factor = math.sqrt(plan.sharers) * (2 if twice else 1)
-    return GaussianEvent(setup.sensitivity * factor, setup.std)
+    return GaussianEvent(event.sensitivity * factor, event.std)
 
 
-def digest_of(program: Discloses, plan: Plan) -> str:
+def digest_of(program: Discloses, plan: Plan, stages: Stages = ()) -> str:
     """A name for the terms: all that decides what a client computes and is charged."""
-    return hashlib.sha256(repr((program, plan)).encode()).hexdigest()
+    return hashlib.sha256(repr((program, plan, *stages)).encode()).hexdigest()
 
 
-def agreed(ledger: Ledger, program: Discloses, plan: Plan, run: str) -> Account:
+def agreed(
+    ledger: Ledger, program: Discloses, plan: Plan, run: str, stages: Stages = ()
+) -> Account:
     """The account of a run, if its charges are right for this program on these terms."""
     disclosure = program.disclosure
     moved = disclosure.record_moves_others or disclosure.uses_part
@@ -53,7 +58,7 @@ def agreed(ledger: Ledger, program: Discloses, plan: Plan, run: str) -> Account:
             Refusal.UNPROTECTED,
         )
     known = ledger.balance().runs.get(run, Account())
-    if known.terms not in ("", digest_of(program, plan)):
+    if known.terms not in ("", digest_of(program, plan, stages)):
         raise RefusedError(f"run {run} began on other terms; start a new one", Refusal.TERMS)
     return known
 
@@ -64,11 +69,19 @@ def next_event(program: Discloses, plan: Plan, made: int, adjacency: Adjacency) 
     return event_of(plan, releases(made + 1) - releases(made), adjacency)
 
 
-def check_ahead(ledger: Ledger, program: Discloses, plan: Plan, *, run: str, rounds: int) -> None:
+def check_ahead(
+    ledger: Ledger,
+    program: Discloses,
+    plan: Plan,
+    *,
+    run: str,
+    rounds: int,
+    stages: Stages = (),
+) -> None:
     """Refuse a run that the budget does not cover to its end: better now than in the middle."""
-    known = agreed(ledger, program, plan, run)
+    known, S = agreed(ledger, program, plan, run, stages), len(plan.shares)
     releases = program.disclosure.releases
     left = max(0.0, releases(rounds) - releases(min(known.made, rounds)))
-    events = [event_of(plan, left, ledger.budget.adjacency)]
-    setup = setup_event(plan, ledger.budget.adjacency)
-    ledger.check(events if setup is None or known.set_up else [setup, *events], run)
+    due = [t for t in range(-S, 0) if t not in known.stages]
+    events = [stage_event(plan, t, ledger.budget.adjacency) for t in due]
+    ledger.check([*events, event_of(plan, left, ledger.budget.adjacency)], run)

@@ -15,9 +15,8 @@ from functools import cache
 from typing import Any, NamedTuple, Self, get_args
 
 from fedsofim.core.errors import require
-from fedsofim.core.participation import SETUP
+from fedsofim.core.sums import Adjacency
 from fedsofim.privacy.accounting import GaussianEvent, mu_of
-from fedsofim.privacy.mechanism import Adjacency
 
 # How many runs an account knows by name, and an owner keeps files of.
 RUNS = 32
@@ -140,22 +139,22 @@ class Account(NamedTuple):
     Attributes:
         made: how many releases in rounds.
         charged: what they were worth.
-        set_up: whether the set-up was charged.
+        stages: which stages were charged, of those before the first round, as -1, -2, ...
         terms: the digest of the run's terms; empty before its first charge.
         spent: on all of it.
     """
 
     made: int = 0
     charged: float = 0.0
-    set_up: bool = False
+    stages: tuple[int, ...] = ()
     terms: str = ""
     spent: Spent = Spent()
 
     def plus(self, charge: Charge, cost: Spent) -> "Account":
         """After another charge."""
         known = self._replace(terms=self.terms or charge.terms, spent=self.spent.plus(cost))
-        if charge.round == SETUP:
-            return known._replace(set_up=True)
+        if charge.round < 0:
+            return known._replace(stages=tuple(sorted({*self.stages, charge.round})))
         return known._replace(made=self.made + 1, charged=self.charged + charge.count)
 
 
@@ -256,7 +255,10 @@ class Balance(NamedTuple):
 
 def balance_of(values: Mapping[str, Any]) -> Balance:
     """The balance that has these values."""
-    runs = {k: Account(**v | {"spent": Spent(**v["spent"])}) for k, v in values["runs"].items()}
+    runs = {
+        name: Account(**v | {"spent": Spent(**v["spent"]), "stages": tuple(v["stages"])})
+        for name, v in values["runs"].items()
+    }
     day = Day(**values["day"] | {"spent": Spent(**values["day"]["spent"])})
     budget = None if values["budget"] is None else Budget(**values["budget"])
     said = {"spent": Spent(**values["spent"]), "day": day, "budget": budget, "runs": runs}

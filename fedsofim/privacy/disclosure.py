@@ -25,8 +25,6 @@ class Disclosure:
             its other records. The clip then bounds replacing a record, but not adding or removing
             one.
         uses_part: whether a step uses a part of the records, which `releases` does not account for.
-        setup_share: the part of the budget, of $\mu^2$, that is spent on what is sent once, before
-            the first round; 0 if nothing is.
 
     >>> twice = Disclosure(
     ...     releases=lambda rounds: 2 * rounds,
@@ -42,15 +40,12 @@ class Disclosure:
     shares_noise: bool
     record_moves_others: bool
     uses_part: bool
-    setup_share: float = 0.0
 
     def __post_init__(self) -> None:
         require(callable(self.releases), "releases: must be a function of the number of rounds")
         for name in ("shares_noise", "record_moves_others", "uses_part"):
             value = getattr(self, name)
             require(isinstance(value, bool), f"{name}={value}: must be true or false")
-        share = self.setup_share
-        require(0 <= share < 1, f"setup_share={share}: must be at least 0 and below 1")
 
     @property
     def sends(self) -> bool:

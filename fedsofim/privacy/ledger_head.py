@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from fedsofim.core.errors import require
 from fedsofim.core.files import user_state, write_whole
 from fedsofim.privacy.book import Balance, balance_of
 
@@ -38,12 +39,14 @@ class LedgerHead:
         Raises:
             ValueError: if it can't be read.
         """
-        if not self.safe.is_file():
+        if not (self.safe.is_file() or self.latest.is_file()):
             return None
         try:
-            lines, said = _whole(self.safe)
+            copies = [_whole(self.safe)] if self.safe.is_file() else []
             with suppress(Exception):  # after a power cut; the other is as good, with more to read
-                lines, said = max((lines, said), _whole(self.latest))
+                copies.append(_whole(self.latest))
+            require(bool(copies), "one copy is gone, the other was changed or cut short")
+            _, said = max(copies)
             values = json.loads(said)
             return Known(balance_of(values["balance"]), Path(values["path"]))
         except Exception as error:

@@ -1,15 +1,13 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.rng import noise_of
-from fedsofim.core.sums import BoundedSum
-
-Adjacency = Literal["replace-one", "add-remove"]
+from fedsofim.core.sums import Adjacency, BoundedSum
 
 
 class NoiseSource(Protocol):

@@ -6,8 +6,9 @@ from typing import Literal, Protocol
 
 from fedsofim.core.arrays import Scale
 from fedsofim.core.errors import require
+from fedsofim.core.sums import Adjacency
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
-from fedsofim.privacy.mechanism import Adjacency, sensitivity
+from fedsofim.privacy.mechanism import sensitivity
 
 Trust = Literal["server", "aggregate"]
 
@@ -77,7 +78,12 @@ class Privacy:
         )
 
     def plan(
-        self, *, releases: float, clients: int, aggregation: str, setup_share: float = 0.0
+        self,
+        *,
+        releases: float,
+        clients: int,
+        aggregation: str,
+        shares: tuple[float, ...] = (),
     ) -> "Plan":
         r"""The least noise that keeps the budget.
 
@@ -85,7 +91,7 @@ class Privacy:
             releases: of a sum clipped at `clip`, over the whole run.
             clients: how many, n.
             aggregation: how the server combines them.
-            setup_share: the part of $\mu^2$ that a release before the first round may spend.
+            shares: the part of $\mu^2$ that each stage before the first round may spend.
         """
         require(
             self.trust == "server" or aggregation == "size",
@@ -93,9 +99,13 @@ class Privacy:
             "a small client weighs more than the shared noise covers, and a robust mean sees "
             "single releases",
         )
+        require(
+            all(share > 0 for share in shares) and sum(shares) < 1,
+            f"shares={shares}: the stages before the first round must leave some of the budget",
+        )
         z = self.noise_multiplier
         if z is None:
-            mu = mu_of(self.epsilon, self.delta) * math.sqrt(1 - setup_share)
+            mu = mu_of(self.epsilon, self.delta) * math.sqrt(1 - sum(shares))
             z = math.sqrt(releases) * sensitivity(1.0, self.adjacency) / mu
         return Plan(
             clip=self.clip,
@@ -103,7 +113,7 @@ class Privacy:
             releases=releases,
             delta=self.delta,
             adjacency=self.adjacency,
-            setup_share=setup_share,
+            shares=shares,
             sharers=clients if self.trust == "aggregate" else 1,
         )
 
@@ -123,9 +133,6 @@ class Protection(Protocol):
     def client_noise_multiplier(self) -> Scale:
         """The noise that one client adds to a sum, over `clip`."""
 
-    def client_setup_multiplier(self, unit_sensitivity: float) -> Scale:
-        """The noise that one client adds to the release before the first round."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -137,7 +144,7 @@ class Plan:
         releases: how many releases of a clipped sum the whole run is worth to a record.
         delta: of the promise.
         adjacency: of the promise.
-        setup_share: the part of $\mu^2$ that a release before the first round spends.
+        shares: the part of $\mu^2$ that each stage before the first round spends.
         sharers: how many clients' noise adds up to that multiplier.
     """
 
@@ -146,7 +153,7 @@ class Plan:
     releases: float
     delta: float
     adjacency: Adjacency
-    setup_share: float = 0.0
+    shares: tuple[float, ...] = ()
     sharers: int = 1
 
     @property
@@ -159,22 +166,31 @@ class Plan:
         """The noise that one client adds."""
         return self.noise_multiplier / math.sqrt(self.sharers)
 
-    def client_setup_multiplier(self, unit_sensitivity: float) -> float:
-        """The noise that one client adds to the release before the first round.
+    def stage_multiplier(self, t: int, unit_sensitivity: float) -> float:
+        """The noise that one client adds in stage `t`, -1 being the last before the first round.
 
         Args:
+            t: of the stage.
             unit_sensitivity: of that release, over the bound of one record's contribution.
         """
         if not self.noise_multiplier:
             return 0.0
-        return unit_sensitivity / self._setup_mu() / math.sqrt(self.sharers)
+        return unit_sensitivity / self.stage_events()[t].mu / math.sqrt(self.sharers)
+
+    def stage_events(self) -> list[GaussianEvent]:
+        """What each stage does to one record, from what the rounds do and the shares."""
+        rounds = GaussianEvent(sensitivity(1.0, self.adjacency), self.noise_multiplier)
+        left = 1 - sum(self.shares)
+        return [
+            GaussianEvent(rounds.mu * math.sqrt(self.releases * share / left), 1.0)
+            for share in self.shares
+        ]
 
     def events(self, releases: float | None = None) -> list[GaussianEvent]:
-        """What the set-up and the first `releases` releases (all by default) did to one record."""
+        """What all stages and the first `releases` releases (all by default) did to one record."""
         count = self.releases if releases is None else releases
         rounds = GaussianEvent(sensitivity(self.clip, self.adjacency), self.noise_std, count)
-        setup = GaussianEvent(self._setup_mu(), 1.0) if self.setup_share else None
-        return [setup, rounds] if setup else [rounds]
+        return [*self.stage_events(), rounds]
 
     def mu(self, releases: float | None = None) -> float:
         """The GDP parameter after `releases` releases."""
@@ -183,9 +199,3 @@ class Plan:
     def epsilon(self, releases: float | None = None) -> float:
         """The epsilon spent after `releases` releases; `inf` where there is no privacy."""
         return epsilon_of(self.mu(releases), self.delta)
-
-    def _setup_mu(self) -> float:
-        """The GDP parameter of the set-up, from that of the rounds and its share."""
-        rounds = GaussianEvent(sensitivity(1.0, self.adjacency), self.noise_multiplier)
-        share = self.setup_share
-        return rounds.mu * math.sqrt(self.releases * share / (1 - share))

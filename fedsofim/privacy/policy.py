@@ -25,7 +25,7 @@ EXAMPLE = """\
 clip = 1000.0                  # largest clip, in runs with noise
 noise_multiplier = 0.0         # least noise on a sum, over the clip; 0: the budget decides
 strategies = []                # such as ["sofim", "fedgd"]; none named: all
-transforms = ["none", "kfc"]   # none named: all
+transforms = ["none", "kfc", "private", "centre", "public"]  # none named: all
 epsilon_per_run = inf          # most that one run may spend
 epsilon_per_day = inf          # most that all runs may spend in a day (UTC)
 rounds = 10_000                # most rounds of a run
@@ -45,7 +45,7 @@ class Policy:
     clip: float = 1000.0
     noise_multiplier: float = 0.0
     strategies: tuple[str, ...] = ()
-    transforms: tuple[str, ...] = ("none", "kfc")
+    transforms: tuple[str, ...] = ("none", "kfc", "private", "centre", "public")
     epsilon_per_run: float = math.inf
     epsilon_per_day: float = math.inf
     rounds: int = 10_000

@@ -148,9 +148,11 @@ class RunDir:
         return record
 
     def parameters(self) -> tuple[Array, int]:
-        """The saved parameters, and how many rounds they are of."""
+        """The saved parameters, for records as they are, and how many rounds they are of."""
         with self._saved() as saved:
-            return saved["server.theta"], int(saved["server.t"])
+            theta, P = saved["server.theta"], saved.get("server.shared.P")
+            raw = theta if P is None else (theta.astype(np.float64) @ P).astype(theta.dtype)
+            return raw, max(0, int(saved["server.t"]))
 
     @contextmanager
     def _saved(self) -> Iterator[dict[str, Any]]:

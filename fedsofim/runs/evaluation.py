@@ -4,12 +4,15 @@ import math
 
 import numpy as np
 
+from fedsofim.clients.program import mapped
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.metrics import Metric
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, finite
 from fedsofim.runs.experiment import Experiment, RunState
+from fedsofim.strategies.aggregation import noise_gain as aggregated_noise
+from fedsofim.strategies.rule import for_raw
 
 
 def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: float) -> Row:
@@ -21,11 +24,12 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     set, which only a simulation knows; a deployment does not score them.
     """
     config, theta, t = experiment.config, state.server.theta, state.server.t
+    raw = for_raw(theta, state.server.shared)
     scores: Row = {"accuracy": None, "loss": math.nan}
     if experiment.own_tests:
         scores = personal.summarise(personal_scores(experiment, state))
     elif experiment.test.size and not config.client.keeps_models:
-        scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(theta), strict=True))
+        scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(raw), strict=True))
     row: Row = {
         "round": t,
         **scores,
@@ -47,7 +51,9 @@ def extra_scores(experiment: Experiment, state: RunState) -> Row:
     config, test = experiment.config, experiment.test
     if type(config.metric) is Metric or not test.size or config.client.keeps_models:
         return {}
-    scores = config.metric.measure(test.labels, test.predict(state.server.theta))
+    scores = config.metric.measure(
+        test.labels, test.predict(for_raw(state.server.theta, state.server.shared))
+    )
     return {name: finite(float(score)) for name, score in scores.items()}
 
 
@@ -62,17 +68,17 @@ def noise_norm(experiment: Experiment, t: int) -> float | None:
     known = config.aggregation in ("uniform", "size")
     if gain is None or not known or not experiment.clients or not plan.noise_multiplier:
         return None
-    sizes = np.array([experiment.clients[i].data.size for i in config.schedule.present(t)], float)
-    uniform = math.sqrt((1 / sizes**2).sum()) / len(sizes)
-    factor = uniform if config.aggregation == "uniform" else math.sqrt(len(sizes)) / sizes.sum()
+    sizes = np.array([experiment.clients[i].data.size for i in config.schedule.present(t)])
+    factor = aggregated_noise(sizes, config.aggregation)
     std = gain * plan.client_noise_multiplier * plan.clip
     return std * factor * math.sqrt(experiment.theta.size)
 
 
 def personal_models(experiment: Experiment, state: RunState) -> Array:
     """The model of each client, where clients have models of their own."""
-    program, theta = experiment.config.client, state.server.theta
-    return program.personal(theta, experiment.clients, state.clients)
+    program, server = experiment.config.client, state.server
+    clients = mapped(experiment.clients, server.shared)
+    return for_raw(program.personal(server.theta, clients, state.clients), server.shared)
 
 
 def personal_scores(experiment: Experiment, state: RunState) -> personal.Scores:

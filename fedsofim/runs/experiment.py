@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedsofim.clients import Client
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
@@ -62,7 +64,7 @@ def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     data, parts = load_divided(config, given)
     network = config.model.network(data.train_x.shape[1:], data.classes)
     clients = clients_of(network, data, parts)
-    theta = network.init(stream(config.seed, Purpose.INIT))
+    theta = first_parameters(config, network)
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
     record["shape"] = list(data.train_x.shape[1:])
@@ -73,6 +75,12 @@ def prepare(config: Config, given: Dataset | None = None) -> Experiment:
         own_tests = personal.own_test_sets(examples_of(test), map(examples_of, held), config.seed)
     probes = probes_for(config.transform, network, data, config.seed)
     return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
+
+
+def first_parameters(config: Config, network: Network) -> Array:
+    """Drawn from the seed; zeros for mapped records, whose classes then begin alike."""
+    theta = network.init(stream(config.seed, Purpose.INIT))
+    return np.zeros_like(theta) if config.transform.maps else theta
 
 
 def load_divided(config: Config, given: Dataset | None = None) -> tuple[Dataset, list[Array]]:
@@ -119,7 +127,7 @@ class RunState(NamedTuple):
 def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
-    server = refresh(experiment, start(config.strategy, theta))
+    server = refresh(experiment, start(config.strategy, theta, len(config.stages)))
     memory = config.client.init(theta, len(experiment.clients))
     return RunState(server, memory, opened(config, experiment.plan))
 
@@ -130,5 +138,5 @@ def refresh(experiment: Experiment, state: ServerState) -> ServerState:
     Every engine calls this after a step; it follows from the state alone.
     """
     transform, probes = experiment.config.transform, experiment.probes
-    shared = transform.refresh(state.t, state.theta, probes, state.shared)
+    shared = transform.refresh(max(0, state.t), state.theta, probes, state.shared)
     return state._replace(shared=shared)

@@ -101,6 +101,8 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
         f"{config.strategy_name} on {config.dataset.name}: {n} clients "
         f"({config.partition.name}), {config.rounds} rounds, {experiment.theta.size} parameters"
     ]
+    if config.note:
+        lines.append(config.note)
     if plan.releases == 0:
         return [*lines, "nothing is sent: epsilon 0 for every record, without noise"]
     if not config.private:
@@ -113,7 +115,8 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
             f"{size} clients a round; a record is charged for at most "
             f"{config.schedule.busiest(config.rounds)} of the rounds, its client's"
         )
-    doubt = config.privacy.doubt(sum(size or 0 for size in experiment.partition.get("sizes", [])))
+    sizes = experiment.partition.get("sizes", [])  # an owner that is not there yet has none
+    doubt = config.privacy.doubt(sum(size or 0 for size in sizes))
     return [
         *lines,
         f"epsilon {epsilon:.6g} at delta {plan.delta:g} for one record "

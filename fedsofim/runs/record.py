@@ -14,7 +14,6 @@ import numpy as np
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.core.participation import SETUP
 from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import sensitivity
 from fedsofim.privacy.plan import Plan
@@ -25,7 +24,7 @@ FREE = (
     *("dataset.path", "dataset.root", "dataset.download"),  # the content's hash is checked
 )
 # The start of what was released in rounds that a crash lost, and that are released anew.
-LOST = -2
+LOST = -(2**31)
 # Less than this part of a budget, of mu^2, is rounding: nothing is left.
 LEAST = 1e-6
 
@@ -34,8 +33,8 @@ class Released(NamedTuple):
     """What was released about any one record, a row for each noise that was used, all `(E,)`.
 
     Attributes:
-        start: how many rounds were done when this noise came into use; `SETUP` before the first,
-            `LOST` for rounds that a crash lost.
+        start: how many rounds were done when this noise came into use; a stage before the first is
+            -1, -2, ..., and `LOST` stands for rounds that a crash lost.
         sensitivity: how far one record moves what was released.
         std: of the noise on it.
         times: how many such releases there were.
@@ -74,7 +73,7 @@ class Released(NamedTuple):
 
     @property
     def rounds(self) -> float:
-        """The releases made in rounds, without the one before the first and lost ones."""
+        """The releases made in rounds, without the stages before the first and lost ones."""
         return float(self.times[self.start >= 0].sum())
 
     def mu(self) -> float:
@@ -98,7 +97,7 @@ class Record(NamedTuple):
     terms: str = "{}"
 
     def after(self, config: Config, plan: Plan, t: int, told: float = 0.0) -> "Record":
-        """The record after round `t`.
+        """The record after round `t`; a negative one is before the stage of that number.
 
         Args:
             config: of the run.
@@ -107,8 +106,11 @@ class Record(NamedTuple):
             told: the most that a client says it has charged itself, where clients keep ledgers.
         """
         released = self.released
-        if plan.setup_share and self.start == 0:
-            released = released.charged(SETUP, plan.events(0)[0])
+        if self.start == 0:
+            stages = plan.stage_events()
+            for number in range(-len(stages), min(t, 0)):
+                released = released.charged(number, stages[number])
+        t = max(t, 0)
         told -= float(released.times[(released.start >= 0) & (released.start < self.start)].sum())
         count = max(cost(config, self.start, t), told)
         bound = sensitivity(plan.clip, plan.adjacency)

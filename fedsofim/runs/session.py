@@ -111,6 +111,11 @@ def resume(
         "was started",
     )
     state, seen = _found(place, experiment)
+    require(
+        not changes or state.server.t >= 0,
+        f"{path}: its set-up is not finished, and was begun for the budget and rounds that it has; "
+        "resume it first without changes",
+    )
     if changes:
         if state.server.t < seen and config.privacy.noise == "seeded":
             # These rounds were seen: they are repeated with the noise they had, and then charged.
@@ -124,11 +129,12 @@ def _found(place: RunDir, experiment: Experiment) -> tuple[RunState, int]:
     """The state that was saved, and how many rounds were seen; those after it will be repeated."""
     state, config = place.restore(begin(experiment)), experiment.config
     seen = min(len(place.metrics()), config.rounds)
-    if state.server.t < seen:
+    done = max(0, state.server.t)
+    if done < seen:
         record = state.record.repeating(config, experiment.plan, seen)
         state = state._replace(record=record)
         place.checkpoint(state)  # before the rows that tell of the lost rounds go
-    place.rewind(state.server.t)
+    place.rewind(done)
     return state, seen
 
 
@@ -175,7 +181,7 @@ def train(
         place.write("partition.svg", heat_map_of(experiment.partition).encode())
         place.write("partition.csv", table(experiment.partition).encode())
     try:
-        observer.announce(experiment, promise, state.server.t)
+        observer.announce(experiment, promise, max(0, state.server.t))
         state, rows = _train(experiment, state, place, engine, observer, config.rounds)
         summary = finish(experiment, state, place, rows)
         observer.result(summary, rows, place.path if place else None)
@@ -214,6 +220,11 @@ def _train(
             nonlocal latest, saved
             t, seconds = now.server.t, time.perf_counter() - began
             now = now._replace(record=latest.record.after(config, plan, t, charged))
+            if t <= 0:  # a stage before the first round: it is charged, and shows no model
+                latest = saved = now
+                if place:
+                    place.checkpoint(now)
+                return stop.requested
             rows.append(measure(experiment, now, G, seconds) | notes)
             if place:
                 place.append(rows[-1])
@@ -231,7 +242,7 @@ def _train(
             if place and latest is not saved:
                 place.checkpoint(latest)
     if stop.requested and latest.server.t < config.rounds:
-        raise _stopped(latest.server.t, config.rounds, place.path if place else None)
+        raise _stopped(max(0, latest.server.t), config.rounds, place.path if place else None)
     return latest, rows
 
 

@@ -14,6 +14,7 @@ together are right with the confidence of the audit: each is allowed its part of
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypedDict
 
 from fedsofim.config.schema import Config
@@ -179,8 +180,8 @@ def _tests(
         "pair": lambda confidence: pair(stage, size, confidence)
     }
     skipped = {}
-    if stage.plan.setup_share:
-        tests["pair, set-up"] = lambda confidence: setup_pair(stage, size, confidence)
+    for t, release in enumerate(config.stages, -len(config.stages)):
+        tests[f"pair, {release.name}"] = partial(setup_pair, stage, size, t)
     if config.privacy.noise == "exact":
         tests["reachability"] = lambda confidence: reachability(stage, size, confidence)
     else:
@@ -208,11 +209,11 @@ def pair(stage: Stage, size: Size, confidence: float) -> Finding:
     return _judged(stage, stage.rounds(rounds, trials), claimed, confidence, told)
 
 
-def setup_pair(stage: Stage, size: Size, confidence: float) -> Finding:
-    """The worst pair for what is released before the first round."""
-    claimed, trials = stage.plan.events(0)[0], size.sums // 20
-    told = f"the release before the first round, {trials} times with each of two data sets"
-    return _judged(stage, stage.setup(trials), claimed, confidence, told)
+def setup_pair(stage: Stage, size: Size, t: int, confidence: float) -> Finding:
+    """A bad pair for what is released in stage `t`, before the first round."""
+    claimed, trials = stage.plan.stage_events()[t], size.sums // 20
+    told = f"stage {t} before the first round, {trials} times with each of two data sets"
+    return _judged(stage, stage.setup(t, trials), claimed, confidence, told)
 
 
 def reachability(stage: Stage, size: Size, confidence: float) -> Finding:

@@ -12,17 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, transformed
+from fedsofim.clients.program import Client, Noise, Program, release_stage, transformed
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
-from fedsofim.core.participation import SETUP
 from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.sums import Adjacency
 from fedsofim.models.head import Examples, clipped_gradient_sum, examples
 from fedsofim.models.kinds import HeadNetwork
 from fedsofim.models.records import Factors
 from fedsofim.privacy.audit import Samples
-from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.reachability import reachable
 from fedsofim.strategies.rule import broadcast, start
@@ -71,7 +70,7 @@ def opposite(size: int, length: float, adjacency: Adjacency) -> Pair:
 
 
 def orthogonal(bound: float, adjacency: Adjacency) -> Pair:
-    """Neighbours whose features, clipped to `bound`, move their covariance the farthest."""
+    """Neighbours whose features, clipped to `bound`, move a covariance the farthest."""
     x = np.eye(2, FEATURES) * 1e3 * max(bound, 1.0)
     pair = [of_records(x[[i, i]], [0, 0], CLASSES, 1) for i in range(2)]
     if adjacency == "add-remove":
@@ -165,14 +164,14 @@ class Stage(NamedTuple):
         noise *= math.sqrt(len(direction) / (len(direction) - 1))
         return Samples(shown[:trials], shown[trials:], noise)
 
-    def setup(self, trials: int) -> Samples:
-        """What is seen of the release before the first round, under D and under D'."""
-        pair = orthogonal(getattr(self.program, "bound", 1.0), self.plan.adjacency)
+    def setup(self, t: int, trials: int) -> Samples:
+        """What is seen of stage `t`, before the first round, under D and under D'."""
+        stage = self.config.stages[t]
+        pair = orthogonal(stage.scale, self.plan.adjacency)
         clients = self._clients(pair, trials)
-        released = self.program.setup(clients, self.plan, self.noise_of(SETUP))
-        assert released is not None
-        # The first two numbers on the diagonal differ, and hardly any other.
-        both = np.diagonal(released, axis1=1, axis2=2)[:, :2].astype(np.float64)
+        released = release_stage(stage, t, clients, {}, self.plan, self.noise_of(t))
+        # The first two numbers, of a mean or a diagonal, differ, and hardly any other.
+        both = released[:, :2].astype(np.float64)
         shown = self._together(both[:, :1] - both[:, 1:])
         return Samples(shown[:trials], shown[trials:], np.zeros((1, 1)))
 
@@ -184,7 +183,7 @@ class Stage(NamedTuple):
         program = self.program
         if isinstance(program, LocalSteps):
             program = replace(program, steps=1, lr=1.0)
-        rng = stream(self.config.seed, Purpose.AUDIT, SETUP + 1)
+        rng = stream(self.config.seed, Purpose.AUDIT, 0)
         theta = np.zeros((CLASSES, width + 1), np.float32)
         pair = antipodal(self.plan.clip, rng, width, size)
         clients = [Client(i, D) for i, D in enumerate([pair.D] * trials + [pair.other] * trials)]

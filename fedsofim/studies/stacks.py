@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsofim.clients.program import mapped
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked
@@ -14,7 +15,7 @@ from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row
 from fedsofim.runs.evaluation import noise_norm
 from fedsofim.runs.experiment import Experiment, prepare
-from fedsofim.strategies.rule import ServerState
+from fedsofim.strategies.rule import ServerState, for_raw
 from fedsofim.studies.processes import each
 
 # Heads in one stack: enough that the data's way through the cache is paid for many times over,
@@ -96,7 +97,7 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
         t = servers[0].t
         if t % every and t != first.rounds:
             return
-        scores = _scores(base, [server.theta for server in servers], memory)
+        scores = _scores(base, servers, memory)
         for curve, one, G, (accuracy, loss) in zip(curves, experiments, Gs, scores, strict=True):
             curve.append(
                 {
@@ -112,17 +113,27 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
     with np.errstate(over="ignore", invalid="ignore"):  # a diverging setting is a result, too
         finals = stacked.run(experiments, on_round)
     return [
-        Result(index, curve, base.test.predict(s.theta).astype(np.int16), s.theta, base.partition)
-        for index, curve, s in zip(indices, curves, finals, strict=True)
+        Result(index, curve, base.test.predict(raw).astype(np.int16), raw, base.partition)
+        for index, curve, raw in zip(indices, curves, map(_raw, finals), strict=True)
     ]
 
 
-def _scores(base: Experiment, thetas: Sequence[Array], memory: Any) -> list[tuple[float, float]]:
+def _raw(server: ServerState) -> Array:
+    return for_raw(server.theta, server.shared)
+
+
+def _scores(
+    base: Experiment, servers: Sequence[ServerState], memory: Any
+) -> list[tuple[float, float]]:
     """Accuracy and loss of each head of a stack; of the mean client where each has its own."""
     if not base.own_tests:
-        return [base.test.evaluate(theta) for theta in thetas]
-    models = base.config.client.personal(np.stack(thetas), base.clients, memory)
+        return [base.test.evaluate(_raw(server)) for server in servers]
+    shared = servers[0].shared
+    clients = mapped(base.clients, shared)
+    thetas = np.stack([server.theta for server in servers])
+    models = for_raw(base.config.client.personal(thetas, clients, memory), shared)
     means = (
-        personal.summarise(personal.score(models[:, s], base.own_tests)) for s in range(len(thetas))
+        personal.summarise(personal.score(models[:, s], base.own_tests))
+        for s in range(len(servers))
     )
     return [(mean["accuracy"], mean["loss"]) for mean in means]

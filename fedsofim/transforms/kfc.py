@@ -19,6 +19,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.linalg import inverse_root
 from fedsofim.models.records import Covariances, Factors, Records
+from fedsofim.strategies.stage import Stage
 
 Normalise = Literal["gradients", "eigenvalues", "none"]
 Source = Literal["nothing", "probes", "private"]
@@ -33,10 +34,17 @@ class Transform:
     Attributes:
         name: what the config calls it.
         source: what the factors are measured on.
+        maps: whether records are mapped, so that training begins with parameters of zero.
     """
 
     name: ClassVar[str] = "none"
     source: ClassVar[Source] = "nothing"
+    maps: ClassVar[bool] = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What clients release before the first round, for this transform; nothing by default."""
+        return ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -133,9 +141,6 @@ class Oracle(KFC):
     source: ClassVar[Source] = "private"
 
     i_know_this_is_not_private: bool = False
-
-
-TRANSFORMS: dict[str, type[Transform]] = {t.name: t for t in (Transform, KFC, Oracle)}
 
 
 def join(matrices: list[Array]) -> Array:

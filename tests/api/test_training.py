@@ -321,3 +321,13 @@ def test_importing_takes_nothing_with_it(environment):
     assert done.stdout.strip() == "[]"
     with pytest.raises(AttributeError, match="no attribute 'rum'"):
         _ = fedsofim.rum
+
+
+def test_automatic_settings_know_how_much_data_there_is(rng):
+    y = rng.integers(3, size=3000)
+    X = 5 + np.eye(3)[y] + 0.2 * rng.normal(size=(3000, 3))
+    given = {"settings": "auto", "clients": 5, "epsilon": 5, "transform.radius": 10}
+    history = fedsofim.run(data=(X[:2500], y[:2500], X[2500:], y[2500:]), **given)
+    assert "2,500 records, 3 features, 3 classes" in history.config["note"]
+    assert history.final_accuracy > 0.9
+    assert history.model.score(X[2500:], y[2500:]) == pytest.approx(history.final_accuracy)

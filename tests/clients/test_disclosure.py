@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 from fedsofim.clients import CLIENTS, Program
-from fedsofim.clients.covariance import Covariance
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
@@ -76,8 +75,6 @@ def test_nothing_has_a_default(name):
         ({"releases": 3}, "releases: must be a function"),
         ({"shares_noise": 1}, "shares_noise=1: must be true or false"),
         ({"uses_part": None}, "uses_part=None: must be true or false"),
-        ({"setup_share": 1.0}, "setup_share=1.0: must be at least 0 and below 1"),
-        ({"setup_share": math.nan}, "setup_share=nan"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, message):
@@ -99,22 +96,6 @@ def test_what_cannot_be_is_refused(changes, message):
 def test_a_count_that_cannot_be_one_is_refused(releases, message):
     with pytest.raises(ConfigError, match=f"client=Stated: {message}|client=Stated: .*{message}"):
         checked_disclosure(stating(releases=releases), 5)
-
-
-def test_a_setup_is_stated_three_times_or_not_at_all():
-    class Hidden(Gradient):
-        disclosure = Disclosure(releases=lambda n: n, **GOOD)
-
-        def setup(self, clients, plan, noise):
-            return clients[0].data.x
-
-    class Unpaid(Covariance):
-        disclosure = Disclosure(releases=lambda n: n, **GOOD)
-
-    for program in (Hidden(), stating(setup_share=0.1), Unpaid(bound=1.0, setup_share=0.1)):
-        with pytest.raises(ConfigError, match="all three, or none"):
-            checked_disclosure(program, 5)
-    assert checked_disclosure(Covariance(bound=1.0, setup_share=0.1), 5).setup_share == 0.1
 
 
 @pytest.mark.parametrize(

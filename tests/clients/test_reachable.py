@@ -7,20 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedsofim.clients import Client
-from fedsofim.clients.covariance import Covariance
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.pfedsop import PFedSOP
-from fedsofim.clients.program import transformed
+from fedsofim.clients.program import release_stage, transformed
 from fedsofim.clients.scaffold import ScaffoldSteps
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
+from fedsofim.strategies.stage import Stage
 
-from fedsofim.federation.owner import Owner, Request
+from fedsofim.federation.owner import Owner, Request, Terms
 from fedsofim.models.head import examples
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.ledger import Budget, Ledger
 from fedsofim.privacy.plan import Privacy
+from fedsofim.transforms.stages import Covariance, Mean
 
 N, F, K, EPSILON = 50, 40, 4, 0.5
 f32 = np.float32
@@ -32,7 +33,8 @@ KINDS = {
     "scaffold": ScaffoldSteps(lr=1.0, steps=1),
     "finetune": FineTune(**PERSONAL),
     "pfedsop": PFedSOP(**PERSONAL),
-    "covariance": Covariance(bound=3.0, setup_share=0.1),
+    "covariance": Covariance(share=0.1, radius=3.0),
+    "mean": Mean(share=0.1, radius=3.0),
 }
 
 
@@ -59,7 +61,7 @@ def nudged(v, steps):
 
 def reachable(y, S, std):
     """Which numbers are `fl(fl(S + fl(n std)) / N)` for some float32 n; elementwise."""
-    y, S, std, size = np.ascontiguousarray(y), S.astype(f32), f32(std), f32(N)
+    y, S, std, size = np.ascontiguousarray(y), S.astype(f32), np.float32(std), f32(N)
     about = (y.astype(float) * N).astype(f32)
     # Where the noise is far smaller than the sum, there are too many n to try: possible.
     found = np.abs(about.astype(float) - S) < np.abs(about) / 8
@@ -101,10 +103,9 @@ def broadcast(saturated, bent):
 
 
 def sent(program, data, received, plan, noise):
-    """What one release shows; of a symmetric one, the half that carries noise of its own."""
-    if program.setup_kind is not None:
-        released = program.setup([Client(0, data)], plan, lambda *_: noise)
-        return released[0][np.triu_indices(F + 1)]
+    """What one release shows."""
+    if isinstance(program, Stage):
+        return release_stage(program, -1, [Client(0, data)], {}, plan, lambda *_: noise)[0]
     clients = transformed([Client(0, data)], received)
     memory = program.init(received["theta"], 1)
     released, _ = program.release(received, clients, memory, plan, lambda *_: noise)
@@ -113,10 +114,11 @@ def sent(program, data, received, plan, noise):
 
 def known(program, data, received, plan):
     """The float sum of these records, and the noise on it."""
-    if program.setup_kind is not None:
-        z = plan.client_setup_multiplier(math.sqrt(2))
-        S = data.second_moment(program.bound)
-        return S.value[np.triu_indices(F + 1)], S.bound * z
+    if isinstance(program, Stage):
+        z = plan.stage_multiplier(-1, program.unit_sensitivity("replace-one"))
+        sums = program.summed(data, exact=False)
+        stds = [np.full(S.value.shape, S.bound * z) for S in sums]
+        return np.concatenate([S.value for S in sums]), np.concatenate(stds)
     (client,) = transformed([Client(0, data)], received)
     S = client.data.gradient_sum(received["theta"], plan.clip)
     return S.value, S.bound * plan.client_noise_multiplier
@@ -125,10 +127,10 @@ def known(program, data, received, plan):
 def right_guesses(program, pair, received, noise, count):
     """How often it is right to say: the first, if and only if all can be reached from its sum."""
     plan = Privacy(epsilon=EPSILON, delta=1e-5, clip=1.0).plan(
-        releases=program.disclosure.releases(1),
+        releases=1,
         clients=1,
         aggregation="uniform",
-        setup_share=program.disclosure.setup_share,
+        shares=(program.share,) if isinstance(program, Stage) else (),
     )
     S, std = known(program, pair[0], received, plan)
     said = []
@@ -186,6 +188,6 @@ def test_an_owner_draws_this_noise_and_no_other(pair, tmp_path: Path):
         place.mkdir()
         ledger = Ledger(place / "ledger.jsonl", Budget(epsilon=EPSILON, delta=1e-5), data=str(i))
         owner = Owner(Client(0, pair[0]), place, ledger)
-        y, _ = owner.release(Gradient(), plan, received, Request("ab", 0, "job"))
+        y, _ = owner.release(Terms(Gradient(), plan), received, Request("ab", 0, "job"))
         fits.append([reachable(y, S, std).all() for S, std in sums])
     assert not np.any(fits)  # no float32 noise makes these numbers, from either sum

@@ -51,6 +51,14 @@ def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> No
     assert len(grid.asked) >= nodes * 5  # a greeting and four rounds each
 
 
+@pytest.mark.parametrize("name", ["sofim", "fedfc", "ftrl", "scaffold", "pfedsop"])
+def test_flower_gives_the_local_run_on_mapped_records(name: str, values: Values) -> None:
+    chosen = [f"strategy={name}", "aggregation=size", "transform=private", "transform.radius=4"]
+    grid = InProcessGrid.simulated(2)
+    local = session.run(values(*chosen))
+    same(local, session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)))
+
+
 def test_exact_noise_is_remembered_in_integers(values: Values) -> None:
     chosen = ["strategy=ftrl", "privacy.noise=exact"]
     runs = [

@@ -236,6 +236,34 @@ def test_an_owner_is_held_to_what_it_said_first() -> None:
     assert told(60) == ""
 
 
+def test_a_client_that_comes_back_as_others_refuses_for_itself_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each refusal once counted for another client: a few of one client's ended the run."""
+    monkeypatch.setattr("fedsofim.federation.roster.LOOK", 0.001)
+
+    class Changing(InProcessGrid):
+        looks = 0
+
+        def get_node_ids(self) -> list[int]:
+            self.looks += 1
+            hostile = 5000 + self.looks // 5
+            ids = [1, hostile] if self.looks < 60 else [1, 2, hostile]  # client 1 is late
+            self.nodes |= {node: {} for node in ids}
+            return ids
+
+    def tamper(question: Message, reply: Message) -> list[Message]:
+        node = question.metadata.dst_node_id
+        good = {"owner": True, "client": node - 1, "size": 60, "features": 6, "classes": 3}
+        bad = {"error": f"no {node}", "client": 2, "refused": True}
+        return [Message(pack({}, good if node < 3 else bad), reply_to=question)]
+
+    roster, grid = Roster(clients=3, job="{}"), Changing([], tamper)
+    assert roster.wait(grid, 3, 20, enough=2)
+    assert roster.here(grid) == {0, 1}
+    assert len(roster.problems) <= 1  # what those who left said is forgotten
+
+
 def test_what_a_client_overspends_ends_its_own_part(
     tmp_path: Path, honest: RunDir, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fedsofim.clients import Client, Program
-from fedsofim.clients.covariance import Covariance
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.pfedsop import PFedSOP
@@ -17,13 +16,14 @@ from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.federation.owner import UNTOLD, Owner, Request
+from fedsofim.core.sums import Adjacency
+from fedsofim.federation.owner import UNTOLD, Owner, Request, Terms
 from fedsofim.models.head import examples
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.ledger import Budget, Ledger, RefusedError
-from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.plan import Plan, Privacy
+from fedsofim.transforms.stages import Covariance, Mean
 
 N, F, K = 60, 4, 3
 THETA = np.zeros((K, F + 1), np.float32)
@@ -44,17 +44,26 @@ def make(tmp_path: Path) -> Make:
     return owner
 
 
-def plan_of(program: Program, **given: Any) -> Plan:
+STAGES = (Mean(share=0.03, radius=10.0), Covariance(share=0.07, radius=10.0))
+
+
+def plan_of(program: Program, shares: tuple[float, ...] = (), **given: Any) -> Plan:
     privacy = Privacy(**{"epsilon": 10.0, "delta": 1e-5, "clip": 1.0, **given})
-    share, releases = program.disclosure.setup_share, program.disclosure.releases(8)
-    return privacy.plan(releases=releases, clients=3, aggregation="uniform", setup_share=share)
+    releases = program.disclosure.releases(8)
+    return privacy.plan(releases=releases, clients=3, aggregation="uniform", shares=shares)
+
+
+def staged(**given: Any) -> Terms:
+    """The terms of a run with two stages."""
+    program = Gradient()
+    return Terms(program, plan_of(program, tuple(s.share for s in STAGES), **given), STAGES)
 
 
 def ask(
     owner: Owner, program: Program, t: int, plan: Plan | None = None, job: str = "job", **sent: Any
 ) -> Any:
     received = {"theta": THETA, **sent}
-    return owner.release(program, plan or plan_of(program), received, Request("ab", t, job))
+    return owner.release(Terms(program, plan or plan_of(program)), received, Request("ab", t, job))
 
 
 @pytest.mark.parametrize(
@@ -87,11 +96,53 @@ def test_another_program_is_other_terms(make: Make) -> None:
 
 
 def test_the_set_up_begins_a_run(make: Make) -> None:
-    owner, program = make(), Covariance(bound=10.0, setup_share=0.1)
-    owner.setup(program, plan_of(program), Request("ab", -1, "job"))
-    with pytest.raises(RefusedError, match="began on other terms"):
-        ask(owner, program, 0, plan_of(program, clip=2.0))
-    ask(owner, program, 0)
+    owner, theta = make(), {"theta": THETA}
+    owner.stage(staged(), {}, Request("ab", -2, "job"))
+    other = Terms(Gradient(), staged().plan, (STAGES[0], replace(STAGES[1], radius=9.0)))
+    for terms in (staged(clip=2.0), other):
+        with pytest.raises(RefusedError, match="began on other terms"):
+            owner.release(terms, theta, Request("ab", 0, "job"))
+        with pytest.raises(RefusedError, match="began on other terms"):
+            owner.stage(terms, {"P": np.eye(F + 1, dtype=np.float32)}, Request("ab", -1, "job"))
+    owner.release(staged(), theta, Request("ab", 0, "job"))
+
+
+def test_every_stage_is_charged_once_for_each_question(make: Make) -> None:
+    owner, P = make(), np.eye(F + 1, dtype=np.float32)
+    first, again = (owner.stage(staged(), {}, Request("ab", -2, "job"))[0] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    one, same, other = (
+        owner.stage(staged(), {"P": sent}, Request("ab", -1, "job"))[0] for sent in (P, P, 2 * P)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert [charge.round for charge in owner.ledger.charges()] == [-2, -1, -1]
+    costs = [charge.sensitivity / charge.std for charge in owner.ledger.charges()]
+    events = staged().plan.stage_events()
+    np.testing.assert_allclose(costs, [events[0].mu, events[1].mu, events[1].mu])
+
+
+def test_a_stage_takes_only_what_it_reads(make: Make) -> None:
+    owner, P = make(), np.eye(F + 1, dtype=np.float32)
+    for t, sent in (
+        (-2, {"P": P}),
+        (-1, {"P": P[:-1]}),
+        (-1, {"P": np.full_like(P, np.inf)}),
+        (-1, {"P": np.stack([P, P])}),
+        (-1, {"P": P, "theta": THETA}),
+        (-3, {}),
+    ):
+        with pytest.raises(ConfigError):
+            owner.stage(staged(), sent, Request("ab", t, "job"))
+    assert not owner.ledger.charges()
+
+
+def test_a_budget_covers_all_stages_or_none(make: Make) -> None:
+    owner, terms = make(epsilon=10.0), staged()
+    check_ahead(owner.ledger, *terms[:2], run="ab", rounds=8, stages=STAGES)
+    poor = make(epsilon=9.9)
+    with pytest.raises(RefusedError):
+        check_ahead(poor.ledger, *terms[:2], run="ab", rounds=8, stages=STAGES)
 
 
 def test_what_is_not_of_the_terms_may_change(make: Make) -> None:
@@ -204,12 +255,12 @@ def test_a_fault_in_the_records_is_not_told(
     def fail(*_: Any) -> Any:
         raise fault
 
-    monkeypatch.setattr(Covariance, "release", fail)
-    monkeypatch.setattr(Covariance, "setup", fail)
-    owner, program = make(), Covariance(bound=10.0, setup_share=0.1)
+    monkeypatch.setattr(Gradient, "release", fail)
+    monkeypatch.setattr(Mean, "summed", fail)
+    owner = make()
     for question in (
-        lambda: owner.setup(program, plan_of(program), Request("ab", -1, "job")),
-        lambda: ask(owner, program, 0),
+        lambda: owner.stage(staged(), {}, Request("ab", -2, "job")),
+        lambda: owner.release(staged(), {"theta": THETA}, Request("ab", 0, "job")),
     ):
         with pytest.raises(ConfigError) as told:
             question()

@@ -17,7 +17,7 @@ from fedsofim.clients import Client, Program
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.steps import LocalSteps
 
-from fedsofim.federation.owner import Owner, Request, clean
+from fedsofim.federation.owner import Owner, Request, Terms, clean
 from fedsofim.models.head import examples
 from fedsofim.privacy.accounting import mu_of
 from fedsofim.privacy.ledger import NAME, Budget, Ledger
@@ -52,7 +52,7 @@ def ask(owner: Owner, question: Question) -> bytes:
         releases=9 * steps, clients=1, aggregation="uniform"
     )
     received = {"theta": THETA + np.float32(k)}
-    return owner.release(program, plan, received, Request(run, t, "job"))[0].tobytes()
+    return owner.release(Terms(program, plan), received, Request(run, t, "job"))[0].tobytes()
 
 
 def cost(run: str) -> float:

@@ -1,5 +1,6 @@
 """The `NumPyClient`s work in anybody's `ClientApp(client_fn=...)`, with Flower's own messages."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fedsofim.strategies.aggregation import aggregate
-from fedsofim.strategies.rule import broadcast, step
+from fedsofim.strategies.rule import broadcast, stage_broadcast, step
+from fedsofim.strategies.stage import stage_std
 from flwr.app import Context, Message, RecordDict
 from flwr.client import Client as FlowerClient
 from flwr.clientapp import ClientApp
@@ -25,11 +27,15 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines import local
 from fedsofim.federation.clients import OwnerClient, SimulatedClient, named
-from fedsofim.federation.owner import Owner
+from fedsofim.federation.owner import UNTOLD, Owner
 from fedsofim.privacy.ledger import Budget, Ledger
+from fedsofim.privacy.refusals import Refusal
 from fedsofim.runs.experiment import begin, prepare
 
 Values = Callable[..., dict[str, Any]]
+
+
+GEOMETRY = {"none": (), "private": ("transform=private", "transform.radius=3")}
 
 
 class Nodes:
@@ -51,16 +57,25 @@ class Nodes:
         return recorddict_to_fitres(reply.content, keep_input=True)
 
 
-@pytest.mark.parametrize("name", ["sofim", "fedavg", "scaffold", "ftrl", "fedfc", "adafedprox"])
-def test_a_foreign_app_gives_the_local_run(name: str, values: Values) -> None:
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [
+        *((n, "none") for n in ("sofim", "fedavg", "scaffold", "ftrl", "fedfc", "adafedprox")),
+        ("sofim", "private"),
+        ("fedfc", "private"),
+    ],
+)
+def test_a_foreign_app_gives_the_local_run(name: str, transform: str, values: Values) -> None:
     """Somebody's own server loop around our clients: the parameters of our engine, bit for bit."""
-    experiment = prepare(parse(values(f"strategy={name}", "seed=3")))
+    experiment = prepare(parse(values(f"strategy={name}", "seed=3", *GEOMETRY[transform])))
     config, plan = experiment.config, experiment.plan
     rule, program, n = config.strategy, config.client, len(experiment.clients)
 
     def client_fn(context: Context) -> FlowerClient:
         mine = experiment.clients[int(context.node_config["partition-id"])]
-        return SimulatedClient(program, plan, mine, context.state, config.seed).to_client()
+        return SimulatedClient(
+            program, plan, mine, context.state, config.seed, config.stages
+        ).to_client()
 
     nodes, server = Nodes(client_fn, n), begin(experiment).server
 
@@ -70,8 +85,12 @@ def test_a_foreign_app_gives_the_local_run(name: str, values: Values) -> None:
         sent = [parameters_to_ndarrays(r.parameters) for r in results]
         return aggregate(np.stack([release for (release,) in sent]), np.ones(n), "uniform")
 
-    if rule.setup_kind:
-        server = rule.set_up(server, gather([], 0))
+    while server.t < 0:
+        stage, sizes = config.stages[server.t], np.array([c.data.size for c in experiment.clients])
+        arrays = list(stage_broadcast(stage, server).values())
+        std = stage_std(stage, server.t, plan, sizes, "uniform")
+        G = gather(arrays, server.t + 1)
+        server = stage.fold(server, G, std)._replace(t=server.t + 1)
     while server.t < config.rounds:
         sent = broadcast(rule, server)
         arrays = [sent.pop("theta"), *(sent[key] for key in sorted(sent))]
@@ -97,6 +116,35 @@ def test_an_owner_charges_its_ledger_in_a_foreign_app(values: Values, tmp_path: 
     assert first.status.code == Code.OK
     nodes.fit(0, [theta], {**asked, "server_round": 2})
     assert len(ledger.charges()) == 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "ledger_text", "told"),
+    [(0.1, None, Refusal.BUDGET), (10.0, "{}\n", Refusal.ACCOUNT)],
+)
+def test_a_foreign_app_tells_no_path_and_nothing_of_what_is_left(
+    epsilon: float,
+    ledger_text: str | None,
+    told: Refusal,
+    values: Values,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower sends the text of whatever a client raises to the server."""
+    experiment, file = prepare(parse(values("strategy=fedgd"))), tmp_path / "ledger.jsonl"
+    if ledger_text:
+        file.write_text(ledger_text)
+    ledger = Ledger(file, Budget(epsilon=epsilon, delta=1e-5), data="d")
+    owner = Owner(experiment.clients[0], tmp_path, ledger)
+    client = OwnerClient(experiment.config.client, experiment.plan, owner)
+    with pytest.raises(ConfigError) as caught:
+        client.fit([experiment.theta], {"server_round": 1, "run": "ab"})
+    assert str(caught.value) == told
+    assert ("is spent" if ledger_text is None else str(file)) in caplog.text  # for the owner
+    monkeypatch.setattr(owner, "release", lambda *_: (tmp_path / "secret").read_bytes())
+    with pytest.raises(ConfigError, match=f"^{re.escape(UNTOLD)}$"):
+        client.fit([experiment.theta], {"server_round": 1, "run": "ab"})
 
 
 def test_a_list_that_does_not_fit_is_told(values: Values) -> None:

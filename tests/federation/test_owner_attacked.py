@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.tree import Tree
 from flwr.app import Message
 from inprocess import InProcessGrid
 from smalldata import CLASSES, FEATURES, write_records
@@ -46,7 +47,7 @@ def job(values: Values) -> Callable[..., str]:
 
 
 def ask(
-    owner: dict[str, Any], job: str, k: float = 0, run: str = "ab", kind: str = RELEASE
+    owner: dict[str, Any], job: str | bytes, k: float = 0, run: str = "ab", kind: str = RELEASE
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     said = {"job": job, "run": run, "round": 0, "clients": [0]}
     grid = InProcessGrid([owner])
@@ -198,8 +199,18 @@ def test_what_would_take_long_is_refused_before_it_is_built(
     values["participation"] = 0.5
     monkeypatch.setattr(client_app, "parse", forbidden)
     for kind in (HELLO, RELEASE):
-        _, said = ask(owner, json.dumps(values), kind=kind)
-        assert said["error"] == f"{Refusal.POLICY} ({rule})"
+        for text in (json.dumps(values), json.dumps(values).encode()):
+            assert ask(owner, text, kind=kind)[1]["error"] == f"{Refusal.POLICY} ({rule})"
+
+
+def test_the_cost_of_a_long_tree_is_not_counted_leaf_by_leaf(
+    owner: dict[str, Any], job: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hello of two kilobytes once took 11 s: each of 10,000 rounds counted all before it."""
+    values = json.loads(job("strategy=ftrl"))
+    values["rounds"] = values["client"]["rounds"] = 10_000
+    monkeypatch.setattr(Tree, "_closed", forbidden)
+    assert "error" not in ask(owner, json.dumps(values), kind=HELLO)[1]
 
 
 def test_a_large_message_is_refused_before_it_is_decoded(

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.sums import Adjacency
 from fedsofim.privacy import book
 from fedsofim.privacy import ledger as ledger_module
 from fedsofim.privacy.accounting import GaussianEvent, epsilon_of, mu_of
 from fedsofim.privacy.book import RUNS, Account
 from fedsofim.privacy.ledger import NAME, Budget, Charge, Ledger, RefusedError, opened
 from fedsofim.privacy.ledger_head import EVERY, LedgerHead
-from fedsofim.privacy.mechanism import Adjacency
 from fedsofim.privacy.refusals import Refusal
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
@@ -219,6 +219,18 @@ def test_a_ledger_without_a_head_is_adopted_only_by_hand(ledger: Ledger) -> None
     ledger.path.write_bytes(removed(ledger.path.read_bytes(), 2))
     with pytest.raises(RefusedError, match="are missing"):
         again(ledger).adopt()
+
+
+def test_a_ledger_that_is_gone_with_one_copy_of_its_head_is_missed(ledger: Ledger) -> None:
+    ledger.charge(charge())
+    ledger.head.safe.unlink()
+    assert len(again(ledger).charges()) == 1  # the other copy is as good
+    ledger.path.unlink()
+    with pytest.raises(RefusedError, match="of 2 lines 2 are missing"):
+        again(ledger).charge(charge())
+    ledger.head.latest.write_bytes(b"{}")
+    with pytest.raises(RefusedError, match=r"its head, .*, is damaged"):
+        again(ledger).charge(charge())
 
 
 def test_a_changed_head_is_found(ledger: Ledger) -> None:

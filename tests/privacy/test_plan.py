@@ -16,9 +16,9 @@ def privacy(**changes):
     return Privacy(**{"epsilon": 10.0, "delta": 1e-5, "clip": 10.0} | changes)
 
 
-def plan(releases=70, clients=20, aggregation="uniform", setup_share=0.0, **changes):
+def plan(releases=70, clients=20, aggregation="uniform", shares=(), **changes):
     return privacy(**changes).plan(
-        releases=releases, clients=clients, aggregation=aggregation, setup_share=setup_share
+        releases=releases, clients=clients, aggregation=aggregation, shares=shares
     )
 
 
@@ -37,14 +37,14 @@ def test_the_papers_noise(epsilon, z):
     st.floats(0, math.log(100_000)).map(lambda x: round(math.exp(x))),
     st.sampled_from(["replace-one", "add-remove"]),
     st.floats(1e-3, 1e3),
-    st.sampled_from([0.0, 0.1, 0.9]),
+    st.sampled_from([(), (0.1,), (0.03, 0.07), (0.9,)]),
 )
-@example(1e-6, 1e-5, 2, "replace-one", 10.0, 0.0)
+@example(1e-6, 1e-5, 2, "replace-one", 10.0, ())
 def test_what_is_spent_is_within_the_budget_and_uses_it(
     epsilon, delta, releases, adjacency, clip, share
 ):
     ours = plan(
-        releases, epsilon=epsilon, delta=delta, adjacency=adjacency, clip=clip, setup_share=share
+        releases, epsilon=epsilon, delta=delta, adjacency=adjacency, clip=clip, shares=share
     )
     assert epsilon * (1 - 1e-6) - 1e-9 <= ours.epsilon() <= epsilon
 
@@ -97,12 +97,17 @@ def test_shared_noise_is_refused_for_the_mean_of_means():
 
 
 def test_a_set_up_and_the_rounds_split_the_budget():
-    whole, ours = plan(), plan(setup_share=0.2)
-    setup, rounds = (event.mu**2 for event in ours.events())
-    assert setup / (setup + rounds) == pytest.approx(0.2)
+    whole, ours = plan(), plan(shares=(0.05, 0.15))
+    first, second, rounds = (event.mu**2 for event in ours.events())
+    assert first / (first + second + rounds) == pytest.approx(0.05)
+    assert second / (first + second + rounds) == pytest.approx(0.15)
     assert ours.mu() == pytest.approx(whole.mu(), rel=1e-12)
     assert ours.noise_multiplier > whole.noise_multiplier
-    assert ours.client_setup_multiplier(2.0) == pytest.approx(2.0 / math.sqrt(setup))
+    assert ours.stage_multiplier(-2, 2.0) == pytest.approx(2.0 / math.sqrt(first))
+    assert ours.stage_multiplier(-1, 2.0) == pytest.approx(2.0 / math.sqrt(second))
+    for shares in ((0.5, 0.5), (0.0,), (-0.1,), (math.nan,)):
+        with pytest.raises(ConfigError, match="must leave some of the budget"):
+            plan(shares=shares)
 
 
 def test_a_delta_that_allows_to_give_a_record_away_is_doubted():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from dp_accounting import get_epsilon_gaussian
 from fedsofim.clients import Client
-from fedsofim.clients.covariance import Covariance
 from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.program import release_stage
 from fedsofim.clients.scaffold import ScaffoldState, ScaffoldSteps
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
@@ -26,7 +26,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.rate import Rate
 from fedsofim.models import head
-from fedsofim.privacy.mechanism import SeededNoise, seeded
+from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
 
 torch = reference("torch")
@@ -69,9 +69,9 @@ def train(rule, program, clients, plan, rounds=ROUNDS):
     theta = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
     sizes = np.array([client.data.size for client in clients])
     server, memory = start(rule, theta), program.init(theta, len(clients))
-    setup = program.setup(clients, plan, seeded(0, -1))
-    if setup is not None:
-        server = rule.set_up(server, aggregate(setup, sizes, "uniform"))
+    for t, stage in enumerate(rule.stages, -len(rule.stages)):
+        released = release_stage(stage, t, clients, {}, plan, seeded(0, t))
+        server = stage.fold(server, aggregate(released, sizes, "uniform"), 0.0)
     for t in range(rounds):
         releases, memory = program.release(rule.broadcast(server), clients, memory, plan, noise(t))
         server = step(rule, server, aggregate(releases, sizes, "uniform"), rounds)
@@ -123,21 +123,17 @@ def test_ftrl_with_an_identity_tree_is_fedgd():
 
 
 def test_fedfc_with_a_large_gamma_is_scaled_fedgd():
-    gamma, client = 1e9, Covariance(bound=3.0, setup_share=0.5)
-    fc, _ = train(
-        FedFC(rate=Rate(0.2 * gamma), gamma=gamma),
-        client,
-        population(),
-        plan(z=2.0, setup_share=0.5),
-    )
+    gamma = 1e9
+    rule = FedFC(rate=Rate(0.2 * gamma), gamma=gamma, bound=3.0, setup_share=0.5)
+    fc, _ = train(rule, Gradient(), population(), plan(z=2.0, shares=(0.5,)))
     gd, _ = train(FedGD(rate=Rate(0.2)), Gradient(), population(), plan(z=2.0))
     np.testing.assert_allclose(fc, gd, rtol=1e-6)
 
 
 def test_fedfc_preconditions_with_the_inverse_covariance():
     clients = population()
-    rule, client = FedFC(rate=Rate(1.0), gamma=0.5), Covariance(bound=1e6, setup_share=0.5)
-    theta, _ = train(rule, client, clients, plan(clip=math.inf), rounds=1)
+    rule = FedFC(rate=Rate(1.0), gamma=0.5, bound=1e6, setup_share=0.5)
+    theta, _ = train(rule, Gradient(), clients, plan(clip=math.inf), rounds=1)
     first, _ = train(FedGD(rate=Rate(1.0)), Gradient(), clients, plan(clip=math.inf), rounds=1)
     x0 = np.random.default_rng(1).standard_normal((CLASSES, FEATURES + 1))
     C = np.mean([c.data.x @ c.data.x.T / c.data.size for c in clients], axis=0)
@@ -311,7 +307,6 @@ PROGRAMS = {
     "scaffold": ScaffoldSteps(lr=0.1, steps=5),
     "ftrl": Tree(rounds=7),
     "ftrl batched": Tree(rounds=8, batches=4),
-    "fedfc": Covariance(bound=2.0, setup_share=0.2),
 }
 
 
@@ -327,7 +322,7 @@ def test_released_noise_is_what_the_accountant_was_told(name):
     one = population(sizes=(size,))[0]
     clients = [Client(i, one.data) for i in range(n)]
     stated = program.disclosure
-    told = plan(z=z, clip=C, releases=stated.releases(4), setup_share=stated.setup_share)
+    told = plan(z=z, clip=C, releases=stated.releases(4))
     theta = np.zeros((CLASSES, FEATURES + 1))
     received = {"theta": theta, "c": theta}
     memory, released = program.init(theta, n), []
@@ -341,35 +336,6 @@ def test_released_noise_is_what_the_accountant_was_told(name):
         released = [sum(released[:3]) / math.sqrt(2) * unit]
     for out in released:
         assert np.std(out) == pytest.approx(1, rel=0.03)  # 6000 draws: the error is 1 %
-
-
-def test_covariance_noise_is_symmetric_and_as_charged():
-    client, clients = Covariance(bound=2.0, setup_share=0.2), population(sizes=(9,)) * 300
-    told = plan(z=3.0, releases=70, setup_share=0.2)
-    still = client.setup(clients, plan(z=0.0, releases=70, setup_share=0.2), noise(0))
-    count = iter(range(10**6))
-    noisy = client.setup(clients, told, lambda *_: SeededNoise(np.random.default_rng(next(count))))
-    E = (noisy - still) * 9
-    np.testing.assert_array_equal(E, E.transpose(0, 2, 1))
-    (setup, rounds) = told.events()
-    upper = E[:, *np.triu_indices(FEATURES + 1)]
-    assert math.sqrt(2) * 2.0**2 / np.std(upper) == pytest.approx(setup.mu, rel=0.05)
-    assert setup.mu**2 / (setup.mu**2 + rounds.mu**2) == pytest.approx(0.2)
-
-
-def test_replacing_a_record_moves_the_covariance_by_at_most_its_sensitivity():
-    rng, B = np.random.default_rng(0), 1.5
-    client = Covariance(bound=B, setup_share=0.2)
-    still = plan(releases=70, setup_share=0.2)
-    largest = 0.0
-    for _ in range(300):
-        rows = rng.standard_normal((2, FEATURES)) * rng.choice([0.1, 1, 10, 1000])
-        C = [
-            client.setup([Client(0, head.examples(row[None], [0], 2))], still, noise(0))[0]
-            for row in rows
-        ]
-        largest = max(largest, float(np.linalg.norm(C[0] - C[1])))
-    assert 0.9 * math.sqrt(2) * B**2 < largest <= math.sqrt(2) * B**2 + 1e-9
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 10])
@@ -401,6 +367,6 @@ def test_records_that_take_turns_can_be_replaced_but_not_added():
 
 
 def test_a_client_that_the_strategy_cannot_serve_is_refused():
-    for overrides in (["client=scaffold"], ["strategy=fedfc", "client=gradient"]):
+    for overrides in (["client=scaffold"], ["strategy=fedgd", "client=alone"]):
         with pytest.raises(ConfigError, match="does not go with"):
             parse(compose(overrides))
