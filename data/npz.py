@@ -94,7 +94,7 @@ def digest(arrays: Mapping[str, Array]) -> str:
     return total.hexdigest()
 
 
-def seal(arrays: Mapping[str, Array], provenance: Mapping[str, Any]) -> dict[str, Array]:
+def seal(arrays: Mapping[str, Array], provenance: Mapping[str, object]) -> dict[str, Array]:
     """The arrays with where they come from, and a hash over all of it."""
     text = json.dumps(provenance, indent=1, sort_keys=True)
     sealed = {**arrays, PROVENANCE: np.array(text)}

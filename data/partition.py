@@ -240,7 +240,7 @@ def statistics(parts: list[Array], labels: Array, classes: int) -> dict[str, Any
 def table(statistics: Mapping[str, Any]) -> str:
     """The counts of each class at each client, as CSV (the paper's tables of Appendix I)."""
     classes = len(statistics["counts"][0])
-    lines: list[list[Any]] = [
+    lines: list[list[object]] = [
         ["client", "records", *(f"class_{k}" for k in range(classes)), "kl", "absent"]
     ]
     columns = zip(*(statistics[name] for name in ("sizes", "counts", "kl", "absent")), strict=True)

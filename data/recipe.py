@@ -3,7 +3,7 @@
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedsofim.data.download import Watch, download, silent
 
@@ -35,7 +35,7 @@ class Preprocessing:
     mean: tuple[float, float, float] = (0.5071, 0.4865, 0.4409)
     std: tuple[float, float, float] = (0.2673, 0.2564, 0.2762)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """All of it, as plain values."""
         return {"pixels": "/255", "resize": "bilinear, antialiased when shrinking", **asdict(self)}
 

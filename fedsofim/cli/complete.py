@@ -45,7 +45,9 @@ def candidates(words: Sequence[str]) -> Candidates:
             yield from ((str(choice), "") for choice in action.choices or ())
 
 
-def _inner(parser: Any, words: list[str]) -> tuple[Any, list[str]]:
+def _inner(
+    parser: argparse.ArgumentParser, words: list[str]
+) -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser of a command's own command, such as `deploy client`, and the words after it."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and words and words[0] in action.choices:
@@ -53,7 +55,7 @@ def _inner(parser: Any, words: list[str]) -> tuple[Any, list[str]]:
     return parser, words
 
 
-def _option(parser: Any, word: str) -> argparse.Action | None:
+def _option(parser: argparse.ArgumentParser, word: str) -> argparse.Action | None:
     return next((a for a in parser._actions if word in a.option_strings), None)
 
 

@@ -79,7 +79,7 @@ def _show_best(rows: Sequence[dict[str, Any]], varied: Sequence[str], most: int 
 
     keys = [key for key in varied if key != "seed"]
     last = {tuple(row[k] for k in varied): row for row in rows}  # rounds come in order
-    scores: dict[tuple[Any, ...], list[float]] = {}
+    scores: dict[tuple[object, ...], list[float]] = {}
     for row in last.values():
         scores.setdefault(tuple(row[k] for k in keys), []).append(100 * row["accuracy"])
     table = Table(title=f"Best of {len(scores)} settings", title_justify="left")
@@ -87,6 +87,6 @@ def _show_best(rows: Sequence[dict[str, Any]], varied: Sequence[str], most: int 
         table.add_column(name, justify="right")
     for settings, values in sorted(scores.items(), key=lambda item: -mean(item[1]))[:most]:
         spread = f"{stdev(values):.2f}" if len(values) > 1 else "-"
-        shown = [f"{value:g}" if isinstance(value, float) else value for value in settings]
+        shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in settings]
         table.add_row(*shown, f"{mean(values):.2f}", spread, str(len(values)))
     console().print(table)

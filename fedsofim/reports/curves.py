@@ -136,7 +136,7 @@ def _settings(configs: Sequence[Mapping[str, Any]], flat: Sequence[Row]) -> list
     return out
 
 
-def _labels(flat: Sequence[Row], headings: Sequence[Any]) -> list[str]:
+def _labels(flat: Sequence[Row], headings: Sequence[tuple[str, float | None]]) -> list[str]:
     """The strategy of each run, and what else sets it apart from others under its heading."""
     out = []
     for one, heading in zip(flat, headings, strict=True):

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from fedsofim.config.compose import EPSILONS
 from fedsofim.core.errors import ConfigError
 from fedsofim.studies.reproduce import Runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Curves = Mapping[tuple[float, str], Runs]
 
@@ -53,7 +57,7 @@ def _styled(curves: Curves) -> list[tuple[dict[str, Any], str]]:
     ]
 
 
-def _save(figure: Any, title: str, stem: Path) -> None:
+def _save(figure: "Figure", title: str, stem: Path) -> None:
     figure.suptitle(title)
     figure.tight_layout()
     for ending in ("png", "svg"):
@@ -61,7 +65,7 @@ def _save(figure: Any, title: str, stem: Path) -> None:
     _pyplot().close(figure)
 
 
-def _pyplot() -> Any:
+def _pyplot() -> ModuleType:
     try:
         import matplotlib
     except ImportError:

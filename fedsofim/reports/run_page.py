@@ -218,5 +218,5 @@ def _promise(summary: Mapping[str, Any]) -> str:
     return f"{accuracy}, at epsilon {summary['epsilon']:.4g}, delta {summary['delta']:.3g} a record"
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)

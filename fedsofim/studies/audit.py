@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from fedsofim.config.schema import Config
 from fedsofim.core.errors import require
@@ -83,6 +83,18 @@ class Finding(NamedTuple):
     detail: str
 
 
+class AuditRow(TypedDict):
+    """An audit as JSON has it; `audit.json` also says of what it is, and how long it took."""
+
+    epsilon_claimed: float
+    epsilon_lower_bound: float
+    confidence: float
+    delta: float
+    passed: bool
+    tests: list[dict[str, Any]]
+    not_applicable: dict[str, str]
+
+
 class Audit(NamedTuple):
     """What all tests found.
 
@@ -105,7 +117,7 @@ class Audit(NamedTuple):
         """Whether every bound is within its claim."""
         return all(finding.passed for finding in self.findings)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> "AuditRow":
         """All of it, for JSON."""
         bounds = [0.0, *(finding.epsilon_lower_bound for finding in self.findings)]
         return {

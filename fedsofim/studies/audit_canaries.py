@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Program, transformed
+from fedsofim.clients.program import Client, Noise, Program, transformed
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local
@@ -85,12 +85,12 @@ def watched(program: Program, on_release: Callable[[Seen], None]) -> Program:
     kind = type(program)
 
     def release(
-        self: Any,
+        self: Program,
         received: Mapping[str, Array],
         clients: Sequence[Client],
         state: Any,
         plan: Protection,
-        noise: Any,
+        noise: Noise,
     ) -> tuple[Array, Any]:
         released, after = kind.release(self, received, clients, state, plan, noise)
         on_release(Seen(received, clients, state, released))

@@ -1,7 +1,7 @@
 """Many configurations at once: stacked where they share data, in parallel where they do not."""
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -65,7 +65,7 @@ def run_all(
 def _stacks(configs: Sequence[Config], jobs: int) -> Iterable[list[int]]:
     """Indices of configurations that can be run together, with something for every process."""
     most = min(STACK, -(-len(configs) // jobs))
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for i, config in enumerate(configs):
         groups.setdefault(stacked.stack_key(config), []).append(i)
     for indices in groups.values():
@@ -74,7 +74,7 @@ def _stacks(configs: Sequence[Config], jobs: int) -> Iterable[list[int]]:
             yield part.tolist()
 
 
-_loaded: dict[Any, Experiment] = {}  # the last data this process worked on
+_loaded: dict[Hashable, Experiment] = {}  # the last data this process worked on
 
 
 def _load(config: Config) -> Experiment:

@@ -138,7 +138,7 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _column(values: Sequence[Any]) -> list[Any]:
+def _column(values: Sequence[object]) -> list[object]:
     """As they are, or all as text where some are text: a column has one type."""
     mixed = len({isinstance(value, str) for value in values}) > 1
     return [str(value) for value in values] if mixed else list(values)

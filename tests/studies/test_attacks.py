@@ -32,7 +32,7 @@ SENDING = [name for name in STRATEGIES if name != "alone"]
 @pytest.fixture(autouse=True)
 def unrehearsed(monkeypatch):
     """What a config's check would find is left for the audit to find."""
-    monkeypatch.setattr("fedsofim.config.checks.rehearse", lambda *_: None)
+    monkeypatch.setattr("fedsofim.config.checks.try_out", lambda *_: None)
 
 
 def spoiled(config, **changes):
