@@ -42,13 +42,10 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
 
         def record(strategy: RuleStrategy, G: Array | None, dropped: list[str]) -> bool:
             nonlocal latest
-            memory = state.clients
-            if not experiment.deployed:
-                memory = unflatten(state.clients, strategy.memory)
+            kept = not experiment.deployed  # else what clients remember stays with them
+            memory = unflatten(state.clients, strategy.memory) if kept else state.clients
             latest = RunState(strategy.state, memory)
-            notes: dict[str, Any] = {"dropped": dropped} if dropped else {}
-            if G is None:
-                notes["skipped"] = True
+            notes = _notes(G, dropped)
             t, most = strategy.state.t, max(strategy.charged.values(), default=0.0)
             # More than the config says if a client, who lost its last release, charged it again.
             if on_round(latest, G, charged=most, **notes):
@@ -75,6 +72,12 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
         return latest
 
     return run
+
+
+def _notes(G: Array | None, dropped: list[str]) -> dict[str, Any]:
+    """What belongs in a round's row besides its measures."""
+    skipped: dict[str, Any] = {"skipped": True} if G is None else {}
+    return skipped | ({"dropped": dropped} if dropped else {})
 
 
 def affordable(experiment: Experiment, charged: float, t: int) -> bool:

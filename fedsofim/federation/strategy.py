@@ -103,10 +103,7 @@ class RuleStrategy(Strategy):
             f"num_rounds={num_rounds}: the noise is made for {quorum.rounds} rounds",
         )
         if self._state is None:
-            require(len(initial_arrays or ()) == 1, "initial_arrays: must hold theta alone")
-            assert initial_arrays is not None
-            (theta,) = initial_arrays.values()
-            self._state = start(self.rule, theta.numpy(), len(self.stages))
+            self._state = self._initial(initial_arrays)
         self.summary()
         if self.state.t <= 0 and not self._met:
             self._wait(grid, -1, quorum.clients)  # the whole population, before anything begins
@@ -124,6 +121,12 @@ class RuleStrategy(Strategy):
             if self.on_round and self.on_round(self, G, self._told()):
                 break
         return result
+
+    def _initial(self, arrays: ArrayRecord | None) -> ServerState:
+        require(len(arrays or ()) == 1, "initial_arrays: must hold theta alone")
+        assert arrays is not None
+        (theta,) = arrays.values()
+        return start(self.rule, theta.numpy(), len(self.stages))
 
     def _stage(self, grid: Grid, config: ConfigRecord) -> Array:
         """One release before the first round, folded into the state."""

@@ -98,12 +98,7 @@ def resume(
         observer: as for `run`.
     """
     place, observer = RunDir.open(path), observer or Observer()
-    values, record = place.config(), place.record()
-    if changes and terms_of(changed(values, changes)) == record.terms:
-        values = changed(values, changes)  # a crash came before the config of this extension
-        place.write_config(values)
-    require_terms(values, record.terms, str(path / "config.yaml"))
-    config = with_noise(values, record.noise_multiplier)
+    config = _config_of(place, changes)
     if experiment is None:
         experiment = ready(config, observer, engine)
     else:
@@ -114,18 +109,28 @@ def resume(
         "was started",
     )
     state, seen = _found(place, experiment)
-    require(
-        not changes or state.server.t >= 0,
-        f"{path}: its set-up is not finished, and was begun for the budget and rounds that it has; "
-        "resume it first without changes",
-    )
     if changes:
+        require(
+            state.server.t >= 0,
+            f"{path}: its set-up is not finished, and was begun for the budget and rounds that it "
+            "has; resume it first without changes",
+        )
         if state.server.t < seen and config.privacy.noise == "seeded":
             # These rounds were seen: they are repeated with the noise they had, and then charged.
             state, _ = _train(experiment, state, place, engine, Observer(), seen)
         experiment, state = extended(place, experiment, state, changes)
     train(experiment, state, place, engine, observer)
     return place
+
+
+def _config_of(place: RunDir, changes: Mapping[str, Any] | None) -> Config:
+    """The config that a run was left with; one that was edited since is refused."""
+    values, record = place.config(), place.record()
+    if changes and terms_of(changed(values, changes)) == record.terms:
+        values = changed(values, changes)  # a crash came before the config of this extension
+        place.write_config(values)
+    require_terms(values, record.terms, str(place.path / "config.yaml"))
+    return with_noise(values, record.noise_multiplier)
 
 
 def _found(place: RunDir, experiment: Experiment) -> tuple[RunState, int]:
@@ -222,20 +227,15 @@ def _train(
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved
             t, seconds = now.server.t, time.perf_counter() - began
-            now = now._replace(record=latest.record.after(config, plan, t, charged))
-            if t <= 0:  # a stage before the first round: it is charged, and shows no model
-                latest = saved = now
+            latest = now._replace(record=latest.record.after(config, plan, t, charged))
+            if t > 0:  # a stage before the first round is charged, and shows no model
+                rows.append(measure(experiment, latest, G, seconds) | notes)
                 if place:
-                    place.checkpoint(now)
-                return stop.requested
-            rows.append(measure(experiment, now, G, seconds) | notes)
-            if place:
-                place.append(rows[-1])
-            observer.round(rows[-1])
-            latest = now
-            if place and (stop.requested or t % experiment.checkpoint_every == 0):
-                place.checkpoint(now)
-                saved = now
+                    place.append(rows[-1])
+                observer.round(rows[-1])
+            if place and (stop.requested or t <= 0 or t % experiment.checkpoint_every == 0):
+                place.checkpoint(latest)
+                saved = latest
             return stop.requested or t >= until
 
         try:
