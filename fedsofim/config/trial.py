@@ -7,13 +7,14 @@ read in any other way. This finds mistakes. It proves nothing: a program may act
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedsofim.clients import Client, Program
-from fedsofim.core.arrays import Array
+from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.sums import BoundedSum
 from fedsofim.models import head
 from fedsofim.models.records import Records
 from fedsofim.privacy.disclosure import Disclosure
@@ -50,10 +51,30 @@ class _Watched:
         require(name in SUMS, f"reads records by {name}, and not as a clipped sum")
         return partial(self._sum, name)
 
-    def _sum(self, name: str, theta: Array, clip: float, *rest: Any) -> Any:
+    def _sum(self, name: str, theta: Array, clip: float, *rest: Any, **more: Any) -> Any:
         require(clip <= self.clip, f"clips at {clip}, where the plan says {self.clip}")
         self.taken += 1  # a view: the count of the very records that take part
-        return getattr(self.records, name)(theta, clip, *rest)
+        return getattr(self.records, name)(theta, clip, *rest, **more)
+
+
+class _Heard(NamedTuple):
+    """A source of noise that counts what is drawn from it, and asks for what the plan says."""
+
+    source: SeededNoise
+    least: float
+    draws: list[int]
+    client: int
+
+    @property
+    def exact(self) -> bool:
+        return self.source.exact
+
+    def gaussian(self, total: BoundedSum, noise_multiplier: Scale) -> Array:
+        z = float(np.min(noise_multiplier))
+        least = self.least
+        require(z >= least, f"adds noise of {z:g} times the clip, the plan says {least:g}")
+        self.draws.append(self.client)
+        return self.source.gaussian(total, noise_multiplier)
 
 
 def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
@@ -80,10 +101,14 @@ def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, r
     received, memory = broadcast(rule, start(rule, theta)), program.init(theta, CLIENTS)
     for t in range(rounds):
         drawn: list[tuple[int, int]] = []
+        draws: list[int] = []
 
-        def noise(client: int, draw: int, t: int = t, drawn: Any = drawn) -> SeededNoise:
+        def noise(
+            client: int, draw: int, t: int = t, drawn: Any = drawn, draws: Any = draws
+        ) -> _Heard:
             drawn.append((client, draw))
-            return seeded(0, t)(client, draw)
+            source = seeded(0, t)(client, draw)
+            return _Heard(source, plan.client_noise_multiplier, draws, client)
 
         before = int(taken.max())
         sent, memory = program.release(received, clients, memory, plan, noise)
@@ -96,7 +121,7 @@ def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, r
         )
         again = next((d for d in drawn if drawn.count(d) > 1), None)
         require(again is None, "draws the same noise twice in a round; number the draws")
-        noises = min(sum(i == client.id for i, _ in drawn) for client in clients)
+        noises = min(draws.count(client.id) for client in clients)
         require(
             noises >= took - before,
             f"takes {took - before} sums in a round, and draws noise {noises} times",

@@ -69,7 +69,8 @@ def _answer(
         content = pack(*reply(*unpack(message.content), node))
     except RefusedError as error:
         _log(error, context)
-        content = _refusal(error.told, context, refused=True)
+        final = error.told != Refusal.BUSY  # who refuses for good is asked no more
+        content = _refusal(error.told, context, refused=final)
     except ConfigError as error:
         _log(error, context)
         content = _refusal(str(error)[:TOLD], context)

@@ -92,12 +92,16 @@ class Deep(Model):
 
     def network(self, shape: tuple[int, ...], classes: int) -> Network:
         try:
+            from fedsofim.models.modules import require_separate
             from fedsofim.models.networks import DeepNetwork
         except ModuleNotFoundError as error:
             needs = f"model={self.name}: needs torch; pip install 'fedsofim[vision]'"
             require(error.name != "torch", needs)
             raise
-        return DeepNetwork(self.module(shape, classes), classes, self.microbatch)
+        module = self.module(shape, classes)
+        network = DeepNetwork(module, classes, self.microbatch)
+        require_separate(module, shape)
+        return network
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from fedsofim.core.errors import require
@@ -73,3 +74,20 @@ def supported_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     )
     require(bool(layers), "model: has no Linear or Conv2d layer")
     return layers
+
+
+def require_separate(module: nn.Module, shape: Sequence[int]) -> None:
+    """Refuse a module in which one record changes what it makes of another, as far as a try shows.
+
+    The clip bounds what a record does to its own gradient, and nothing else.
+    """
+    x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    other = x.clone()
+    other[0] = 3 - 10 * other[0]
+    with torch.no_grad():
+        before, after = (module.eval()(records)[1:] for records in (x, other))
+    require(
+        torch.allclose(before, after, rtol=1e-3, atol=1e-4, equal_nan=True),
+        "model: what it makes of a record depends on the others, so that no clip bounds what a "
+        "record does; such as a mean over the batch",
+    )

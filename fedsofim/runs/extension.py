@@ -13,6 +13,17 @@ from fedsofim.runs.record import noise_for_the_rest, terms_of
 EXTENDING = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
 
 
+def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain config with new values, by dotted name, of some of `EXTENDING`."""
+    new = dict(values)
+    for key, value in changes.items():
+        may = ", ".join(EXTENDING)
+        require(key in EXTENDING, f"{key}: a run goes on as it began; only {may} may be changed")
+        group, _, name = key.rpartition(".")
+        new |= {group: {**new[group], name: value}} if group else {name: value}
+    return new
+
+
 def extended(
     place: RunDir, experiment: Experiment, state: RunState, changes: Mapping[str, Any]
 ) -> tuple[Experiment, RunState]:
@@ -27,12 +38,8 @@ def extended(
         state: after all rounds that anybody has seen.
         changes: new values, by dotted name, of some of `EXTENDING`.
     """
-    values, t, record = place.config(), state.server.t, state.record
-    for key, value in changes.items():
-        may = ", ".join(EXTENDING)
-        require(key in EXTENDING, f"{key}: a run goes on as it began; only {may} may be changed")
-        group, _, name = key.rpartition(".")
-        (values[group] if group else values)[name] = value
+    t, record = state.server.t, state.record
+    values = changed(place.config(), changes)
     config = parse(values)
     require(config.rounds >= t, f"rounds={config.rounds}: {t} are done already")
     if terms_of(values) == record.terms:

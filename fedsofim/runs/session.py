@@ -26,9 +26,9 @@ from fedsofim.reports.run_page import heat_map_of
 from fedsofim.runs.directory import Row, RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
-from fedsofim.runs.extension import extended, with_noise
+from fedsofim.runs.extension import changed, extended, with_noise
 from fedsofim.runs.observer import Observer
-from fedsofim.runs.record import require_terms
+from fedsofim.runs.record import require_terms, terms_of
 from fedsofim.runs.results import summarise, write_results
 
 
@@ -99,6 +99,9 @@ def resume(
     """
     place, observer = RunDir.open(path), observer or Observer()
     values, record = place.config(), place.record()
+    if changes and terms_of(changed(values, changes)) == record.terms:
+        values = changed(values, changes)  # a crash came before the config of this extension
+        place.write_config(values)
     require_terms(values, record.terms, str(path / "config.yaml"))
     config = with_noise(values, record.noise_multiplier)
     given = experiment and experiment._replace(config=config, plan=config.plan())

@@ -43,8 +43,19 @@ def turns(received, clients, state, plan, noise):
     return gradient(received, halves, state, plan, noise)
 
 
-def without_noise(received, clients, state, plan, noise):
-    return np.stack([D.gradient_sum(received["theta"], plan.clip).value for _, D in clients])
+def with_noise(part, asks=True):
+    """Gradients with a part of the noise, from a source that is asked for or not."""
+
+    def release(received, clients, state, plan, noise):
+        sums = []
+        for i, D in clients:
+            source = noise(i, 0) if asks else None
+            S = D.gradient_sum(received["theta"], clip=plan.clip, exact=False)
+            z = part * plan.client_noise_multiplier
+            sums.append(S.value + (source.gaussian(S, z) if part else 0))
+        return np.stack(sums)
+
+    return release
 
 
 def other_clip(received, clients, state, plan, noise):
@@ -57,15 +68,18 @@ def test_every_program_of_ours_does_what_it_states(config_of, strategy):
     try_out(config.client, config.strategy, config.plan(), config.client.disclosure, 70)
 
 
-@pytest.mark.parametrize("good", [program(gradient), program(twice(1), TWICE), program(turns)])
+@pytest.mark.parametrize("good", [gradient, with_noise(1), turns, twice(1)])
 def test_a_program_of_ones_own_that_does_what_it_states(config_of, good):
-    assert replace(config_of("strategy=fedgd"), client=good).plan().releases > 0
+    own = program(good, TWICE)
+    assert replace(config_of("strategy=fedgd"), client=own).plan().releases > 0
 
 
 WRONG = {
     "more sums": (program(twice(1)), "takes part in 2 sums in 1 rounds, and the .* states 1 rel"),
     "one noise": (program(twice(0), TWICE), "draws the same noise twice"),
-    "no noise": (program(without_noise), "takes 1 sums in a round, and draws noise 0 times"),
+    "no noise": (program(with_noise(0, asks=False)), "takes 1 sums .* draws noise 0 times"),
+    "noise that is not drawn": (program(with_noise(0)), "takes 1 sums .* draws noise 0 times"),
+    "less noise": (program(with_noise(0.5)), "adds noise of .* times the clip, the plan says"),
     "other clip": (program(other_clip), "clips at 20.0, where the plan says 10"),
     "reads": (program(lambda r, clients, *_: clients[0].data.x), "reads records by x, and not"),
     "scores": (program(lambda r, c, *_: c[0].data.evaluate(r["theta"])), "reads records by eval"),

@@ -1,5 +1,6 @@
 """Attacks that once worked: on an owner's ledger, and on its time, memory and disk."""
 
+import functools
 import json
 import re
 import shutil
@@ -21,7 +22,7 @@ from fedsofim.federation import client_app
 from fedsofim.federation.messages import HELLO, RELEASE, pack, unpack
 from fedsofim.federation.node import Node
 from fedsofim.privacy.book import RUNS
-from fedsofim.privacy.ledger import NAME, opened
+from fedsofim.privacy.ledger import NAME, Ledger, opened
 from fedsofim.privacy.refusals import Refusal
 
 Values = Callable[..., dict[str, Any]]
@@ -271,6 +272,20 @@ def test_the_same_question_during_the_work_gets_the_same_release(
     np.testing.assert_array_equal(first["release"], second["release"])
     assert len(calls) == 1
     assert len(opened(Path(owner["state"])).charges()) == 2
+
+
+def test_who_is_at_work_may_be_asked_again(
+    owner: dict[str, Any], job: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one server's long work would end a client's part in the runs of all others."""
+    node = Node(**{key.replace("-", "_"): value for key, value in owner.items()})
+    impatient = functools.partialmethod(Ledger.working, seconds=0.01)
+    with node.ledger(node.records()).working("ab"), monkeypatch.context() as patch:
+        patch.setattr(Ledger, "working", impatient)
+        said = ask(owner, job())[1]
+    assert said["error"] == Refusal.BUSY
+    assert said["refused"] is False
+    assert "error" not in ask(owner, job())[1]
 
 
 def test_what_a_kill_left_half_written_goes(owner: dict[str, Any], job: Callable[..., str]) -> None:

@@ -100,6 +100,25 @@ def test_a_module_of_the_users_own(bars, monkeypatch):
         trained([*kept, *own, "model.factory=test_deep:nothing"])
 
 
+class Centred(nn.Module):
+    """A record far away moves the mean, and with it the gradients of all: by 35 C, not by 2 C."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x):
+        return self.layer((x - x.mean(dim=0, keepdim=True)).flatten(1))
+
+
+def test_a_module_that_mixes_records_is_refused(bars, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    kept = [o for o in bars if not o.startswith("model")]
+    own = ["model=module", "rounds=2", "model.factory=test_network_runs:Centred"]
+    with pytest.raises(ConfigError, match="depends on the others"):
+        trained([*kept, *own])
+
+
 def test_what_does_not_go_together_is_told(bars):
     for strategy in HEAD_ONLY:
         with pytest.raises(ConfigError, match=rf"strategy={strategy}.*model=head"):

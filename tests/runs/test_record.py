@@ -238,6 +238,25 @@ def test_an_extension_that_is_interrupted_goes_on_with_its_noise(run, monkeypatc
     assert summary_of(path)["phases"] == summary_of(whole)["phases"]
 
 
+def test_an_extension_that_is_cut_short_before_its_config_can_be_repeated(cut, monkeypatch):
+    """The state knew the new terms and the config did not: no command went on with the run."""
+    path = cut(3)
+
+    def crash(*_):
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "write_config", crash)
+        with pytest.raises(RuntimeError):
+            session.resume(path, {"rounds": 12})
+    with pytest.raises(ConfigError, match=r"rounds=7 \(begun with 12\)"):
+        session.resume(path)
+    session.resume(path, {"rounds": 12})
+    assert len(rows_of(path)) == 12
+    assert summary_of(path)["epsilon"] == pytest.approx(10)
+    assert yaml.safe_load((path / "config.yaml").read_text())["rounds"] == 12
+
+
 def test_rounds_after_the_checkpoint_keep_the_noise_they_were_seen_with(run, monkeypatch):
     """Else the same draws at another scale, subtracted, would show the sum without noise."""
     whole = run("output.checkpoint_every=100", name="whole")

@@ -11,7 +11,16 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.models.head import clipped_gradient_sum
 from fedsofim.runs.experiment import prepare
 from fedsofim.studies import audit_canaries
-from fedsofim.studies.audit import CONFIDENCE, FULL, Size, audit, canaries, pair, reachability
+from fedsofim.studies.audit import (
+    CONFIDENCE,
+    FULL,
+    Size,
+    audit,
+    canaries,
+    pair,
+    reachability,
+    setup_pair,
+)
 from fedsofim.studies.audit_pair import Stage
 
 SMALL = Size(sums=10_000, least=200, most=500, releases=100, canaries=36)
@@ -98,6 +107,34 @@ def test_too_little_noise_and_no_clipping_are_caught(config_of, strategy, fault)
     found = pair_of(fault(config_of(f"strategy={strategy}", *FEW)), replace_size(2))
     assert not found.passed
     assert found.epsilon_lower_bound > found.epsilon_claimed
+
+
+class Quieter:
+    """Two thirds of the noise that was asked for."""
+
+    exact = False
+
+    def __init__(self, source):
+        self.source = source
+
+    def gaussian(self, total, noise_multiplier):
+        return self.source.gaussian(total, noise_multiplier) * 2 / 3
+
+
+@pytest.mark.parametrize("t", [-2, -1])
+def test_a_stage_keeps_its_claim_and_too_little_noise_is_caught(config_of, small, t):
+    shares = ("transform.mean_share=0.45", "transform.covariance_share=0.45")
+    more = ("transform=private", "transform.radius=4", "transform.nonnegative=true", *shares)
+    config = config_of(*small, *more)
+
+    def found(noise_of):
+        stage = Stage(config, config.client, config.plan(), noise_of)
+        return setup_pair(stage, SMALL._replace(sums=50_000), t, CONFIDENCE)
+
+    honest = found(config.noise)
+    assert honest.passed
+    assert honest.epsilon_lower_bound > 0.5 * honest.epsilon_claimed
+    assert not found(lambda t: lambda *key: Quieter(config.noise(t)(*key))).passed
 
 
 def test_a_tree_without_clipping_is_caught(config_of):
