@@ -81,10 +81,14 @@ def check_deploy(options: Parser, rest: list[str]) -> None:
 
 
 def check_config(overrides: list[str]) -> None:
-    """Compose each of the values once; what needs a file is not built."""
+    """Compose each of the values once; what needs a file or a module of the user's is not built."""
+    if any(re.search(r"=\w+:\w+", o) for o in overrides):
+        return
+    needs_file = any(o.split("=")[0].endswith((".path", ".root", ".probes")) for o in overrides)
+    if needs_file and "settings=auto" in overrides:  # which looks into the file
+        overrides = [o for o in overrides if not o.startswith("dataset")]
     names = [o.split("=")[0] for o in overrides]
     values = [o.split("=", 1)[1].split(",") for o in overrides]
-    needs_file = any(name.endswith((".path", ".root", ".probes")) for name in names)
     for row in range(max(map(len, values))):
         chosen = [f"{n}={v[row % len(v)]}" for n, v in zip(names, values, strict=True)]
         resolved = compose(chosen)

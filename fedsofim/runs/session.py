@@ -99,10 +99,8 @@ def resume(
     """
     place, observer = RunDir.open(path), observer or Observer()
     config = _config_of(place, changes)
-    if experiment is None:
-        experiment = ready(config, observer, engine)
-    else:
-        experiment = experiment._replace(config=config, plan=config.plan())
+    given = experiment and experiment._replace(config=config, plan=config.plan())
+    experiment = given or ready(config, observer, engine)
     require(
         place.read_json("partition.json") == experiment.partition,
         f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
@@ -110,11 +108,8 @@ def resume(
     )
     state, seen = _found(place, experiment)
     if changes:
-        require(
-            state.server.t >= 0,
-            f"{path}: its set-up is not finished, and was begun for the budget and rounds that it "
-            "has; resume it first without changes",
-        )
+        unfinished = f"{path}: its set-up is not finished; resume it first without changes"
+        require(state.server.t >= 0, unfinished)  # its noise was made for the budget as it was
         if state.server.t < seen and config.privacy.noise == "seeded":
             # These rounds were seen: they are repeated with the noise they had, and then charged.
             state, _ = _train(experiment, state, place, engine, Observer(), seen)
@@ -221,21 +216,21 @@ def _train(
     began = time.perf_counter() - (rows[-1]["seconds"] if rows else 0.0)
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
-    quiet = np.errstate(over="ignore", invalid="ignore")
-    with quiet, _stop_requests() as stop:
+    with np.errstate(over="ignore", invalid="ignore"), _stop_requests() as stop:
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved
             t, seconds = now.server.t, time.perf_counter() - began
-            latest = now._replace(record=latest.record.after(config, plan, t, charged))
-            if t > 0:  # a stage before the first round is charged, and shows no model
-                rows.append(measure(experiment, latest, G, seconds) | notes)
+            now = now._replace(record=latest.record.after(config, plan, t, charged))
+            if t > 0:  # else it is a stage before the first round, which shows no model
+                rows.append(measure(experiment, now, G, seconds) | notes)
                 if place:
                     place.append(rows[-1])
                 observer.round(rows[-1])
-            if place and (stop.requested or t <= 0 or t % experiment.checkpoint_every == 0):
-                place.checkpoint(latest)
-                saved = latest
+            latest = now
+            if place and (t <= 0 or stop.requested or t % experiment.checkpoint_every == 0):
+                place.checkpoint(now)
+                saved = now
             return stop.requested or t >= until
 
         try:

@@ -75,7 +75,7 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("--nonsense", ["--nonsense: no such option; choose one of --help, --multirun"]),
         ("--cfg hydra", ["--cfg", "'job'"]),
         ("seed=0,1", ["seed=0,1: several values; try --multirun"]),
-        ("dataset=mnist", ["dataset=mnist: unknown; choose one of bloodmnist, "]),
+        ("dataset=mnist", ["dataset=mnist: unknown; choose one of arrays, bloodmnist, "]),
         ("dataset.name=mnist", ["dataset.name=mnist: unknown; choose one of cifar10, cifar100, "]),
         ("dataset=npz", ["dataset.path: name a .npz file"]),
         ("dataset.path=nothing.npz", ["nothing.npz: there is no such file"]),
