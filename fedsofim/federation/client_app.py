@@ -25,7 +25,7 @@ from fedsofim.data.owned import Records
 from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import UNTOLD, Owner, Request, Terms, telling_nothing, untold
+from fedsofim.federation.owner import NO_REASON, Owner, Request, Terms, hidden, hiding_errors
 from fedsofim.federation.replies import MEMORY
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.policy import Policy
@@ -77,7 +77,7 @@ def _answer(
     except Exception as error:
         if "data" not in context.node_config:
             raise
-        content = _refusal(str(untold(error)), context)
+        content = _refusal(str(hidden(error)), context)
     return Message(content, reply_to=message)
 
 
@@ -88,7 +88,7 @@ def _refusal(told: str, context: Context, *, refused: bool = False) -> RecordDic
 
 def _log(error: ConfigError, context: Context) -> None:
     """Tell the owner in one line; what the server wrote may be in it, so no control characters."""
-    if "data" in context.node_config and str(error) != UNTOLD:
+    if "data" in context.node_config and str(error) != NO_REASON:
         text = "".join(c if c.isprintable() else "?" for c in str(error))
         logging.getLogger(__name__).warning("Refused: %s", text)
 
@@ -109,7 +109,7 @@ def _node(values: Mapping[str, Any]) -> Node | None:
         require("num-partitions" in values, "node-config: names no data file")
         return None
     names = {key.replace("-", "_"): value for key, value in values.items()}
-    with telling_nothing():
+    with hiding_errors():
         node = build(Node, names, "node-config")
         node.rules()
     return node
@@ -135,7 +135,7 @@ def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, V
 
 def _records(node: Node) -> Records:
     """An owner's records; what is wrong with them is the owner's to know."""
-    with telling_nothing():
+    with hiding_errors():
         return node.records()
 
 

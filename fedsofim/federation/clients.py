@@ -26,7 +26,7 @@ from fedsofim.clients.program import Client, Noise, Program, release_stage, tran
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.messages import encode, unpack_arrays
-from fedsofim.federation.owner import Owner, Request, Terms, untold
+from fedsofim.federation.owner import Owner, Request, Terms, hidden
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import RefusedError
@@ -171,10 +171,10 @@ class OwnerClient(NumPyClient):
         try:
             release, charged = answer(self.terms, self.owner, request, received)
         except RefusedError as error:  # Flower sends the text of what is raised to the server
-            untold(error)
+            hidden(error)
             raise ConfigError(error.told) from None
         except ConfigError:
             raise
         except Exception as error:
-            raise untold(error) from None
+            raise hidden(error) from None
         return [np.asarray(release)], self.owner.client.data.size, {"charged": charged}

@@ -41,7 +41,7 @@ from fedsofim.strategies.stage import Stage
 # What a program may be sent beyond its needs: a proximal pull, a map, and a transform's factors.
 OPTIONAL = frozenset({"mu", "P", "U_G", "U_A"})
 # All that a server hears of a fault that may say something about records.
-UNTOLD = "it could not answer; its owner's log says why"
+NO_REASON = "it could not answer; its owner's log says why"
 
 
 class Request(NamedTuple):
@@ -77,20 +77,20 @@ class _Saved(NamedTuple):
     memory: dict[str, Array]
 
 
-def untold(error: Exception) -> ConfigError:
+def hidden(error: Exception) -> ConfigError:
     """What to tell the server instead of this error, which goes to the owner's own log."""
     unforeseen = not isinstance(error, ConfigError)
     logging.getLogger(__name__).error("Not told to the server: %s", error, exc_info=unforeseen)
-    return ConfigError(UNTOLD)
+    return ConfigError(NO_REASON)
 
 
 @contextmanager
-def telling_nothing() -> Iterator[None]:
+def hiding_errors() -> Iterator[None]:
     """What goes wrong inside is told to the owner alone."""
     try:
         yield
     except Exception as error:
-        raise untold(error) from None
+        raise hidden(error) from None
 
 
 def clean(directory: Path, ledger: Ledger) -> None:
@@ -143,7 +143,7 @@ class Owner:
                 if saved is not None and saved.digest == digest:
                     return saved.release, known.charged
                 self._charge(request, digest_of(program, plan, stages), event)
-            with telling_nothing():
+            with hiding_errors():
                 mine = [self.client]
                 (released,) = release_stage(stage, t, mine, received, plan, self._noise)
             self._save(place, _Saved(digest, released, 0, {}))
@@ -172,7 +172,7 @@ class Owner:
                 before = self._memory(program, received["theta"], saved, known.made)
                 event = next_event(program, plan, known.made, self.ledger.budget.adjacency)
                 self._charge(request, digest_of(program, plan, stages), event)
-            with telling_nothing():
+            with hiding_errors():
                 (release,), after = program.release(
                     received, transformed([self.client], received), before, plan, self._noise
                 )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, get_args
 
 from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency
-from fedsofim.privacy.accounting import GaussianEvent, mu_of
+from fedsofim.privacy.accounting import LARGEST_DELTA, GaussianEvent, mu_of
 
 # How many runs an account knows by name, and an owner keeps files of.
 RUNS = 32
@@ -40,7 +40,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"epsilon={self.epsilon}: must be > 0 (inf allows anything)")
-        require(0 < self.delta < 1, f"delta={self.delta}: must be between 0 and 1")
+        within = 0 < self.delta < LARGEST_DELTA
+        require(within, f"delta={self.delta}: must be between 0 and {LARGEST_DELTA}")
         _check_adjacency(self.adjacency)
 
     def covers(self, mu2: float) -> bool:

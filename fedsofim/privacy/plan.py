@@ -7,13 +7,10 @@ from typing import Literal, Protocol
 from fedsofim.core.arrays import Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency
-from fedsofim.privacy.accounting import GaussianEvent, compose, epsilon_of, mu_of
+from fedsofim.privacy.accounting import LARGEST_DELTA, GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import sensitivity
 
 Trust = Literal["server", "aggregate"]
-
-# Publishing one record in a hundred, as it is, would keep this delta: no promise worth the name.
-LARGEST_DELTA = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)

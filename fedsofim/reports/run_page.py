@@ -50,6 +50,7 @@ NOT_PRIVATE = {
     "personal.npz": "each client's own model, which stays with the client in a deployment",
     "checkpoint.npz": "what clients remember, and for some methods the noise itself",
     "config.yaml": "the seed, from which a simulation's noise follows",
+    "summary.json": "the same, as this page",
 }
 
 

@@ -16,7 +16,7 @@ from smalldata import CLASSES, write_records
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import programs
 from fedsofim.deploy.rehearsal import Federation, free_port
-from fedsofim.federation.owner import UNTOLD
+from fedsofim.federation.owner import NO_REASON
 from fedsofim.privacy.ledger import opened
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
@@ -219,7 +219,7 @@ def test_faults_of_nodes_are_told_in_the_stream(
     start_run(federation, overrides).wait(400)
     told = (tmp_path / "run.log").read_text()
     assert "client 1: its records have 4 features, not 6" in told
-    assert f"client 2: {UNTOLD}" in told
+    assert f"client 2: {NO_REASON}" in told
     assert "absent.npz" not in told
     assert "Traceback" not in told
     assert "absent.npz: there is no such data file" in (tmp_path / "client2.log").read_text()

@@ -17,7 +17,7 @@ from fedsofim.clients.tree import Tree
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.sums import Adjacency
-from fedsofim.federation.owner import UNTOLD, Owner, Request, Terms
+from fedsofim.federation.owner import NO_REASON, Owner, Request, Terms
 from fedsofim.models.head import examples
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.disclosure import Disclosure
@@ -264,6 +264,6 @@ def test_a_fault_in_the_records_is_not_told(
     ):
         with pytest.raises(ConfigError) as told:
             question()
-        assert str(told.value) == UNTOLD
+        assert str(told.value) == NO_REASON
         assert "label 7" in caplog.text
         caplog.clear()

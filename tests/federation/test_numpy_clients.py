@@ -27,7 +27,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines import local
 from fedsofim.federation.clients import OwnerClient, SimulatedClient, named
-from fedsofim.federation.owner import UNTOLD, Owner
+from fedsofim.federation.owner import NO_REASON, Owner
 from fedsofim.privacy.ledger import Budget, Ledger
 from fedsofim.privacy.refusals import Refusal
 from fedsofim.runs.experiment import begin, prepare
@@ -143,7 +143,7 @@ def test_a_foreign_app_tells_no_path_and_nothing_of_what_is_left(
     assert str(caught.value) == told
     assert ("is spent" if ledger_text is None else str(file)) in caplog.text  # for the owner
     monkeypatch.setattr(owner, "release", lambda *_: (tmp_path / "secret").read_bytes())
-    with pytest.raises(ConfigError, match=f"^{re.escape(UNTOLD)}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(NO_REASON)}$"):
         client.fit([experiment.theta], {"server_round": 1, "run": "ab"})
 
 

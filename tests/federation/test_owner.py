@@ -15,7 +15,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.federation import server_app
 from fedsofim.federation.messages import HELLO, RELEASE, pack, unpack
-from fedsofim.federation.owner import UNTOLD
+from fedsofim.federation.owner import NO_REASON
 from fedsofim.privacy.accounting import compose as compose_events
 from fedsofim.privacy.accounting import epsilon_of
 from fedsofim.privacy.ledger import NAME, Budget, Ledger, opened
@@ -303,7 +303,7 @@ def test_faults_of_records_are_told_to_their_owner_alone(
     grid, job, theta = alone
     damage(owners[0]["data"], kind)
     for answer in (greet(grid, job), ask(grid, question(job, 0, theta))):
-        assert answer == ({}, {"error": UNTOLD, "refused": False, "client": 0})
+        assert answer == ({}, {"error": NO_REASON, "refused": False, "client": 0})
     assert owners[0]["data"] in caplog.text
 
 
@@ -329,7 +329,7 @@ def test_what_nobody_foresaw_is_not_told(
 
     grid, job, theta = alone
     monkeypatch.setattr("fedsofim.federation.owner.Owner.release", fail)
-    assert ask(grid, question(job, 0, theta))[1]["error"] == UNTOLD
+    assert ask(grid, question(job, 0, theta))[1]["error"] == NO_REASON
 
 
 def test_a_server_counts_nothing_in_a_file_of_the_owners(
@@ -362,7 +362,7 @@ def test_a_wrong_node_config_is_told_to_its_owner(
     owners: list[dict[str, Any]], tmp_path: Path, data_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     owners[0]["epsillon"] = owners[0].pop("epsilon")
-    with pytest.raises(ConfigError, match=f"client 0: {UNTOLD}"):
+    with pytest.raises(ConfigError, match=f"client 0: {NO_REASON}"):
         serve(InProcessGrid(owners), tmp_path, data_file)
     assert "did you mean epsilon" in caplog.text
 
