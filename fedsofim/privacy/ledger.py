@@ -245,7 +245,7 @@ def opened(folder: Path) -> Ledger:
     known = LedgerHead(data).read() if data else None
     if known is None and not path.is_file():
         raise RefusedError(f"{path}: there is no ledger", Refusal.ACCOUNT)
-    ledger = Ledger(path, Budget(epsilon=math.inf, delta=0.5), data=data)
+    ledger = Ledger(path, Budget(epsilon=math.inf, delta=1e-5), data=data)
     balance = known.balance if known else Balance()
     ledger.budget = balance.budget or ledger.budget
     return ledger
