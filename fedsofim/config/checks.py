@@ -94,6 +94,11 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         f"strategy={name}: reads features, and so needs model=head",
     )
     require(
+        config.average == "none" or not client.keeps_models,
+        f"average={config.average}: averages the server's model, and the clients of strategy="
+        f"{name} have their own; use average=none",
+    )
+    require(
         config.model.linear or not config.transform.maps,
         f"transform={config.transform.name}: maps features, and so needs model=head",
     )
