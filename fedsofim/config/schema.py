@@ -170,7 +170,7 @@ class Config:
     def name(self) -> str:
         """A short name that tells runs apart."""
         budget = "not-private"
-        if self.cost(self.rounds) == 0:
+        if self.cost(self.rounds) == 0 and not self.stages:
             budget = "nothing-sent"
         elif self.private:
             z = self.privacy.noise_multiplier
