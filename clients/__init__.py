@@ -6,6 +6,7 @@ from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.pfedsop import PFedSOP
 from fedsofim.clients.program import Client, Program
 from fedsofim.clients.scaffold import ScaffoldSteps
+from fedsofim.clients.silent import Silent
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
 
@@ -16,6 +17,7 @@ CLIENTS: dict[str, type[Program]] = {
     "tree": Tree,
     "pfedsop": PFedSOP,
     "finetune": FineTune,
+    "silent": Silent,
     "alone": Alone,
 }
 

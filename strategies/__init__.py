@@ -8,6 +8,7 @@ from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.ftrl import FTRL
 from fedsofim.strategies.pfedsop import PFedSOP
+from fedsofim.strategies.ridge import Ridge
 from fedsofim.strategies.rule import Rule
 from fedsofim.strategies.scaffold import Scaffold
 from fedsofim.strategies.sofim import Sofim
@@ -24,6 +25,7 @@ STRATEGIES: dict[str, type[Rule]] = {
     "sofim": Sofim,
     "pfedsop": PFedSOP,
     "fedavg_finetune": FedAvg,
+    "ridge": Ridge,
     "alone": Alone,
 }
 

@@ -48,7 +48,7 @@ class SecondMoment(Stage):
     def scale(self) -> float:
         return self.bound**2
 
-    def length(self, features: int) -> int:
+    def length(self, features: int, classes: int) -> int:
         return (features + 1) * (features + 2) // 2
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:

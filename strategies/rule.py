@@ -60,12 +60,14 @@ class ServerState(NamedTuple):
         buffers: the rule's memory.
         t: rounds done; below 0, how many stages are still to come before the first.
         shared: what all clients receive whatever the rule is: a NamedTuple of arrays.
+        average: of the iterates, if there is to be one; training does not read it.
     """
 
     theta: Array
     buffers: Any
     t: int
     shared: Any = Empty()
+    average: Any = Empty()
 
 
 def start(rule: Rule, theta: Array, stages: int = 0) -> ServerState:

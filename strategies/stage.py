@@ -41,7 +41,7 @@ class Stage(ABC):
         """The bound of the first of its sums: the noise's std over the multiplier."""
 
     @abstractmethod
-    def length(self, features: int) -> int:
+    def length(self, features: int, classes: int) -> int:
         """How many numbers a client sends."""
 
     @abstractmethod

@@ -53,6 +53,7 @@ class Words(TypedDict, total=False):
     seed: int
     participation: float
     aggregation: str
+    average: str
     malicious_fraction: float
     epsilon: float
     delta: float

@@ -29,7 +29,7 @@ from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import personal_models
 from fedsofim.runs.experiment import Experiment, begin, prepare
 from fedsofim.runs.observer import Observer, Text
-from fedsofim.strategies.rule import for_raw
+from fedsofim.strategies.average import model_of
 
 
 def run(
@@ -79,7 +79,7 @@ def _trained(config: Config, experiment: Experiment, observer: Observer) -> Hist
     if config.checked.output.dir is not None:
         return load(session.run(config.values, experiment=experiment, observer=observer).path)
     trained = session.train(experiment, begin(experiment), observer=observer)
-    theta, own = for_raw(trained.state.server.theta, trained.state.server.shared), []
+    theta, own = model_of(trained.state.server), []
     if experiment.config.client.keeps_models:
         own = list(personal_models(experiment, trained.state))
     models = [_model(config, one, experiment.partition) for one in (theta, *own)]

@@ -94,11 +94,16 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         f"strategy={name}: reads features, and so needs model=head",
     )
     require(
+        config.average == "none" or not client.keeps_models,
+        f"average={config.average}: averages the server's model, and the clients of strategy="
+        f"{name} have their own; use average=none",
+    )
+    require(
         config.model.linear or not config.transform.maps,
         f"transform={config.transform.name}: maps features, and so needs model=head",
     )
     require(
-        disclosure.sends or not config.stages,
+        disclosure.sends or rule.stages or not config.stages,
         f"strategy={name}: sends nothing, so there is nothing that a set-up could prepare; use "
         "transform=none",
     )

@@ -26,6 +26,7 @@ from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan, Privacy
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
+from fedsofim.strategies.average import Average
 from fedsofim.strategies.stage import Stage
 from fedsofim.transforms.kfc import Transform
 
@@ -112,6 +113,8 @@ class Config:
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
             by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
         malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
+        average: what is evaluated and written: the last iterate (`none`), the mean of those of the
+            last quarter of the rounds (`tail`), or an exponential average (`ema`).
         note: how its settings were chosen, for people.
     """
 
@@ -133,6 +136,7 @@ class Config:
     metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
     malicious_fraction: float = 0.1
+    average: Average = "none"
     note: str = ""
     text: str = ""
 
@@ -166,7 +170,7 @@ class Config:
     def name(self) -> str:
         """A short name that tells runs apart."""
         budget = "not-private"
-        if self.cost(self.rounds) == 0:
+        if self.cost(self.rounds) == 0 and not self.stages:
             budget = "nothing-sent"
         elif self.private:
             z = self.privacy.noise_multiplier

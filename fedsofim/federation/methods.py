@@ -24,6 +24,7 @@ from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.ftrl import FTRL
 from fedsofim.strategies.pfedsop import PFedSOP
+from fedsofim.strategies.ridge import Ridge
 from fedsofim.strategies.rule import Rule
 from fedsofim.strategies.scaffold import Scaffold
 from fedsofim.strategies.sofim import Sofim
@@ -50,4 +51,5 @@ DPFTRL = Method(FTRL)
 DPAdaFedProx = Method(AdaFedProx)
 DPFedSOFIM = Method(Sofim)
 PersonalizedSOP = Method(PFedSOP)
+DPRidge = Method(Ridge)
 LocalTraining = Method(Alone)

@@ -132,7 +132,8 @@ class RuleStrategy(Strategy):
         """One release before the first round, folded into the state."""
         t = self.state.t
         stage = self.stages[t]
-        self._shape = (stage.length(self.state.theta.shape[-1] - 1),)
+        K, width = self.state.theta.shape
+        self._shape = (stage.length(width - 1, K),)
         require(self._gather(grid, config, t), f"before round 1: {self._shortage()}")
         G, sizes = self._aggregate(), np.array([self._parts[i].size for i in sorted(self._parts)])
         std = 0.0

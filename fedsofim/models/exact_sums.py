@@ -135,6 +135,28 @@ def second_moment(x: Array, bound: float) -> BoundedSum:
     return BoundedSum(total, B * B, unit * unit)
 
 
+def class_moments(
+    x: Array, target: Array, bound: float
+) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
+    """As `second_moment`; the sums of the same integer vectors by class, and how many each has.
+
+    They are in finer units, of about the same number of bits, for integer noise has to be large.
+    """
+    width, N = x.shape
+    second, (B, unit) = second_moment(x, bound), grid(bound, FEATURE_BITS)
+    sums = np.zeros((len(target), width), np.int64)
+    for start in range(0, N, CHUNK):
+        part = slice(start, start + CHUNK)
+        v = clipped_integers(x[:, part].astype(np.float64), B, unit)
+        sums += (target[:, part].astype(np.float64) @ v.T).astype(np.int64)
+    counts, fine, one = target.astype(np.int64).sum(axis=1), 1 << FEATURE_BITS, 1 << GRADIENT_BITS
+    return (
+        second,
+        BoundedSum(sums * fine, B * fine, unit / fine),
+        BoundedSum(counts * one, float(one), 1 / one),
+    )
+
+
 def feature_sum(x: Array, bound: float) -> BoundedSum:
     """The sum of the records, the columns of x, clipped to norm `bound`, in integers.
 

@@ -156,6 +156,18 @@ class Examples(NamedTuple):
         x, w = _clipped(x, bound)
         return BoundedSum(x @ w, bound)
 
+    def class_moments(
+        self, bound: float, exact: bool = False
+    ) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
+        r"""The sums of $cc^\top$, $e_yc^\top$ and $e_y$; c: features over $\sqrt F$, clipped."""
+        x = self.x[:-1] / self.x.dtype.type(math.sqrt(len(self.x) - 1))
+        if exact:
+            return exact_sums.class_moments(x, self.target, bound)
+        x, w = _clipped(x, bound)
+        x = x * w
+        sums, counts = self.target @ x.T, self.target.sum(axis=1)
+        return BoundedSum(x @ x.T, bound**2), BoundedSum(sums, bound), BoundedSum(counts, 1.0)
+
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy on these examples."""
         return evaluate(theta, self)

@@ -88,7 +88,8 @@ class Privacy:
             releases: of a sum clipped at `clip`, over the whole run.
             clients: how many, n.
             aggregation: how the server combines them.
-            shares: the part of $\mu^2$ that each stage before the first round may spend.
+            shares: the part of $\mu^2$ that each stage before the first round may spend; where
+                rounds release nothing, relative to their sum.
         """
         require(
             self.trust == "server" or aggregation == "size",
@@ -96,14 +97,16 @@ class Privacy:
             "a small client weighs more than the shared noise covers, and a robust mean sees "
             "single releases",
         )
+        if not releases:  # then stages spend all there is
+            shares = tuple(share / sum(shares) for share in shares)
         require(
-            all(share > 0 for share in shares) and sum(shares) < 1,
+            all(share > 0 for share in shares) and (sum(shares) < 1 or not releases),
             f"shares={shares}: the stages before the first round must leave some of the budget",
         )
         z = self.noise_multiplier
         if z is None:
-            mu = mu_of(self.epsilon, self.delta) * math.sqrt(1 - sum(shares))
-            z = math.sqrt(releases) * sensitivity(1.0, self.adjacency) / mu
+            mu = mu_of(self.epsilon, self.delta) * math.sqrt(1 - sum(shares) if releases else 1)
+            z = math.sqrt(releases or bool(shares)) * sensitivity(1.0, self.adjacency) / mu
         return Plan(
             clip=self.clip,
             noise_multiplier=z,
@@ -137,7 +140,8 @@ class Plan:
 
     Attributes:
         clip: each record's contribution to a sum is clipped to this norm.
-        noise_multiplier: the noise std, over `clip`, on whatever the adversary sees, z.
+        noise_multiplier: the noise std, over `clip`, on whatever the adversary sees, z; where
+            rounds release nothing, that of one release that would spend what the stages do.
         releases: how many releases of a clipped sum the whole run is worth to a record.
         delta: of the promise.
         adjacency: of the promise.
@@ -177,10 +181,9 @@ class Plan:
     def stage_events(self) -> list[GaussianEvent]:
         """What each stage does to one record, from what the rounds do and the shares."""
         rounds = GaussianEvent(sensitivity(1.0, self.adjacency), self.noise_multiplier)
-        left = 1 - sum(self.shares)
+        worth, left = (self.releases, 1 - sum(self.shares)) if self.releases else (1.0, 1.0)
         return [
-            GaussianEvent(rounds.mu * math.sqrt(self.releases * share / left), 1.0)
-            for share in self.shares
+            GaussianEvent(rounds.mu * math.sqrt(worth * share / left), 1.0) for share in self.shares
         ]
 
     def events(self, releases: float | None = None) -> list[GaussianEvent]:

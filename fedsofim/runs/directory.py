@@ -22,6 +22,9 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import write_whole
 from fedsofim.runs.experiment import RunState
 from fedsofim.runs.record import Record, Released
+from fedsofim.strategies.average import Averaged, model_of
+from fedsofim.strategies.rule import Empty, ServerState
+from fedsofim.transforms.stages import Geometry
 
 Row = dict[str, Any]
 
@@ -151,8 +154,11 @@ class RunDir:
         """The saved parameters, for records as they are, and how many rounds they are of."""
         with self._saved() as saved:
             theta, P = saved["server.theta"], saved.get("server.shared.P")
-            raw = theta if P is None else (theta.astype(np.float64) @ P).astype(theta.dtype)
-            return raw, max(0, int(saved["server.t"]))
+            total, weight = saved.get("server.average.total"), saved.get("server.average.weight")
+            average = Empty() if total is None else Averaged(total, float(weight))
+            shared = Empty() if P is None else Geometry(P)
+            state = ServerState(theta, Empty(), int(saved["server.t"]), shared, average)
+            return model_of(state), max(0, state.t)
 
     @contextmanager
     def _saved(self) -> Iterator[dict[str, Any]]:

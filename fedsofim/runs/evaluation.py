@@ -12,6 +12,7 @@ from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, finite
 from fedsofim.runs.experiment import Experiment, RunState
 from fedsofim.strategies.aggregation import noise_gain as aggregated_noise
+from fedsofim.strategies.average import model_of
 from fedsofim.strategies.rule import for_raw
 
 
@@ -24,7 +25,7 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     set, which only a simulation knows; a deployment does not score them.
     """
     config, theta, t = experiment.config, state.server.theta, state.server.t
-    raw = for_raw(theta, state.server.shared)
+    raw = model_of(state.server)
     scores: Row = {"accuracy": None, "loss": math.nan}
     if experiment.own_tests:
         scores = personal.summarise(personal_scores(experiment, state))
@@ -51,9 +52,7 @@ def extra_scores(experiment: Experiment, state: RunState) -> Row:
     config, test = experiment.config, experiment.test
     if type(config.metric) is Metric or not test.size or config.client.keeps_models:
         return {}
-    scores = config.metric.measure(
-        test.labels, test.predict(for_raw(state.server.theta, state.server.shared))
-    )
+    scores = config.metric.measure(test.labels, test.predict(model_of(state.server)))
     return {name: finite(float(score)) for name, score in scores.items()}
 
 

@@ -20,6 +20,7 @@ from fedsofim.privacy.plan import Plan
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.probes import probes_for
 from fedsofim.runs.record import Record, opened
+from fedsofim.strategies.average import averaged, blank
 from fedsofim.strategies.rule import ServerState, start
 
 
@@ -128,15 +129,17 @@ def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
     server = refresh(experiment, start(config.strategy, theta, len(config.stages)))
+    server = server._replace(average=blank(config.average, theta))
     memory = config.client.init(theta, len(experiment.clients))
     return RunState(server, memory, opened(config, experiment.plan))
 
 
 def refresh(experiment: Experiment, state: ServerState) -> ServerState:
-    """Renew what all clients will receive in the next round, where it is due.
+    """Renew what all clients will receive in the next round, where it is due, and the average.
 
     Every engine calls this after a step; it follows from the state alone.
     """
     transform, probes = experiment.config.transform, experiment.probes
     shared = transform.refresh(max(0, state.t), state.theta, probes, state.shared)
-    return state._replace(shared=shared)
+    config = experiment.config
+    return averaged(config.average, state._replace(shared=shared), config.rounds)

@@ -103,7 +103,7 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
     ]
     if config.note:
         lines.append(config.note)
-    if plan.releases == 0:
+    if plan.releases == 0 and not plan.shares:
         return [*lines, "nothing is sent: epsilon 0 for every record, without noise"]
     if not config.private:
         why = "no noise is added"
@@ -117,11 +117,16 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
         )
     sizes = experiment.partition.get("sizes", [])  # an owner that is not there yet has none
     doubt = config.privacy.doubt(sum(size or 0 for size in sizes))
+    noise = (
+        f"noise multiplier {plan.noise_multiplier:.4g}, std {plan.noise_std:.4g} on a sum clipped "
+        f"at {plan.clip:g}"
+    )
+    if plan.releases == 0:
+        noise = f"all of it for one release of each: {', '.join(s.name for s in config.stages)}"
     return [
         *lines,
         f"epsilon {epsilon:.6g} at delta {plan.delta:g} for one record "
-        f"({config.privacy.adjacency}); noise multiplier {plan.noise_multiplier:.4g}, "
-        f"std {plan.noise_std:.4g} on a sum clipped at {plan.clip:g}; trust {config.privacy.trust}",
+        f"({config.privacy.adjacency}); {noise}; trust {config.privacy.trust}",
         *([f"WEAK PROMISE {doubt}"] if doubt else []),
     ]
 

@@ -16,6 +16,8 @@ from fedsofim.transforms.kfc import KFC, Transform
 
 # How many probe images are made, or private records used by the oracle, if nothing else is said.
 MADE, PRIVATE = 512, 4096
+# The decay that probes stored with features have; it says nothing where none are made.
+STORED = 1.0
 
 
 def probes_for(transform: Transform, network: Network, data: Dataset, seed: int) -> Records | None:
@@ -31,6 +33,13 @@ def probes_for(transform: Transform, network: Network, data: Dataset, seed: int)
     """
     if not isinstance(transform, KFC):
         return None
+    made = data.train_x.ndim == 4 and transform.probes is None and transform.source == "probes"
+    require(
+        made or transform.decay == STORED,
+        f"transform.noise={transform.noise}, transform.alpha={transform.alpha:g}: no probes are "
+        "made here, for features bring theirs (pink, alpha 1); make others yourself, pass them "
+        "through the same backbone, and give transform.probes=FILE.npz alone",
+    )
     rng = stream(seed, Purpose.PROBE)
     if transform.source == "private":
         require(len(data.train_y) > 0, "transform=oracle: a server has no private records to read")
@@ -46,9 +55,8 @@ def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:
         x = _from_file(Path(transform.probes))
     elif len(shape) == 3:
         require(shape[1] == shape[2], f"transform=kfc: makes square probes, not {shape[1:]}")
-        alpha = transform.alpha if transform.noise == "pink" else 0.0
         count = transform.count or MADE
-        return pink_noise(rng, count, alpha, channels=shape[0], size=shape[1])
+        return pink_noise(rng, count, transform.decay, channels=shape[0], size=shape[1])
     elif data.probe_x is not None:
         x = data.probe_x
     else:

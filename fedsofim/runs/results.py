@@ -6,7 +6,7 @@ from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
 from fedsofim.runs.experiment import Experiment, RunState
 from fedsofim.runs.record import Released
-from fedsofim.strategies.rule import for_raw
+from fedsofim.strategies.average import model_of
 
 
 def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
@@ -64,7 +64,7 @@ def phases(released: Released, rounds: int) -> str:
 
 def write_results(experiment: Experiment, state: RunState, place: RunDir, summary: Row) -> None:
     """Write the model, each client's own where it has one, the summary, and the page."""
-    place.write_arrays("model.npz", theta=for_raw(state.server.theta, state.server.shared))
+    place.write_arrays("model.npz", theta=model_of(state.server))
     if experiment.own_tests:
         scores = personal_scores(experiment, state)
         own = personal.table(scores, experiment.partition, experiment.own_tests)

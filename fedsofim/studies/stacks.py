@@ -15,6 +15,7 @@ from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row
 from fedsofim.runs.evaluation import noise_norm
 from fedsofim.runs.experiment import Experiment, prepare
+from fedsofim.strategies.average import model_of
 from fedsofim.strategies.rule import ServerState, for_raw
 from fedsofim.studies.processes import each
 
@@ -114,12 +115,8 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
         finals = stacked.run(experiments, on_round)
     return [
         Result(index, curve, base.test.predict(raw).astype(np.int16), raw, base.partition)
-        for index, curve, raw in zip(indices, curves, map(_raw, finals), strict=True)
+        for index, curve, raw in zip(indices, curves, map(model_of, finals), strict=True)
     ]
-
-
-def _raw(server: ServerState) -> Array:
-    return for_raw(server.theta, server.shared)
 
 
 def _scores(
@@ -127,7 +124,7 @@ def _scores(
 ) -> list[tuple[float, float]]:
     """Accuracy and loss of each head of a stack; of the mean client where each has its own."""
     if not base.own_tests:
-        return [base.test.evaluate(_raw(server)) for server in servers]
+        return [base.test.evaluate(model_of(server)) for server in servers]
     shared = servers[0].shared
     clients = mapped(base.clients, shared)
     thetas = np.stack([server.theta for server in servers])

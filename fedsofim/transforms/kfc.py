@@ -77,8 +77,10 @@ class KFC(Transform):
             the transform. `eigenvalues`: the factor's mean square eigenvalue is 1.
         refresh_every: rounds between looks at the model; 0 keeps the first factors.
         count: how many probes; by default all of a file, or 512 that are made.
-        noise: `pink` or `white`, where probes are made.
-        alpha: of pink noise, whose amplitude falls as $1/f^\alpha$.
+        noise: `pink` or `white`, where probes are made: for images. Features bring their own.
+        alpha: of pink noise, whose spectrum falls as $1/f^\alpha$.
+        spectrum: what of it falls so. The paper's $\alpha$ is that of the power, half of which is
+            that of the `amplitude`: its 1 is 0.5 here, unless this is `power`.
         probes: a `.npz` file with `probe_x`, for data that brings none.
     """
 
@@ -93,6 +95,7 @@ class KFC(Transform):
     count: int | None = None
     noise: Literal["pink", "white"] = "pink"
     alpha: float = 1.0
+    spectrum: Literal["amplitude", "power"] = "amplitude"
     probes: str | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +106,12 @@ class KFC(Transform):
         require(every >= 0, f"refresh_every={every}: must be >= 0 (0: never)")
         require(self.count is None or self.count >= 1, f"count={self.count}: must be at least 1")
         require(0 <= self.alpha < math.inf, f"alpha={self.alpha}: must be >= 0")
+
+    @property
+    def decay(self) -> float:
+        """The exponent of the amplitude of probes that are made; 0 for white noise."""
+        alpha = self.alpha if self.noise == "pink" else 0.0
+        return alpha / 2 if self.spectrum == "power" else alpha
 
     def refresh(self, t: int, theta: Array, probes: Records | None, before: Any) -> Any:
         due = t % self.refresh_every == 0 if self.refresh_every else t == 0

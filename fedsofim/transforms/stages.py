@@ -145,7 +145,7 @@ class Mean(Stage):
     def scale(self) -> float:
         return self.radius
 
-    def length(self, features: int) -> int:
+    def length(self, features: int, classes: int) -> int:
         return features
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
@@ -183,7 +183,7 @@ class Covariance(Stage):
     def scale(self) -> float:
         return self.radius**2
 
-    def length(self, features: int) -> int:
+    def length(self, features: int, classes: int) -> int:
         return features * (features + 1) // 2
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:

@@ -59,6 +59,14 @@ def test_flower_gives_the_local_run_on_mapped_records(name: str, values: Values)
     same(local, session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)))
 
 
+@pytest.mark.parametrize("how", ["tail", "ema"])
+def test_flower_gives_the_local_average(how: str, values: Values) -> None:
+    chosen = ["strategy=fedgd", f"average={how}"]
+    grid = InProcessGrid.simulated(2)
+    local = session.run(values(*chosen))
+    same(local, session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)))
+
+
 def test_exact_noise_is_remembered_in_integers(values: Values) -> None:
     chosen = ["strategy=ftrl", "privacy.noise=exact"]
     runs = [

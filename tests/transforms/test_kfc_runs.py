@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from fedsofim.clients.program import transformed
+from fedsofim.data.datasets import Dataset
 from fedsofim.strategies import STRATEGIES
 from fedsofim.strategies.rule import broadcast
 
@@ -18,6 +19,8 @@ from fedsofim.privacy.mechanism import SeededNoise
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.runs.probes import probes_for
+from fedsofim.transforms.kfc import KFC
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +200,43 @@ def test_bad_values_are_told_in_one_line(override, told):
     with pytest.raises(ConfigError, match=told) as error:
         parse(compose(["transform=kfc", override]))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["transform.noise=white", "transform.alpha=0.5", "transform.spectrum=power"],
+)
+@pytest.mark.parametrize("file", ["", "transform.probes=probes.npz"])
+def test_features_refuse_noise_that_would_not_be_made(small, override, file):
+    named = [file.replace("probes.npz", str(small / "probes.npz"))] if file else []
+    with pytest.raises(ConfigError, match=r"transform\.probes=FILE\.npz") as error:
+        experiment(small, override, *named)
+    assert "\n" not in str(error.value)
+    assert experiment(small, *named).probes.size == 256
+
+
+@pytest.mark.parametrize(
+    ("settings", "decay"),
+    [({}, 1), ({"spectrum": "power"}, 0.5), ({"alpha": 3, "spectrum": "power"}, 1.5)],
+)
+def test_the_papers_exponent_is_that_of_the_power(settings, decay):
+    assert KFC(damping=1e-3, **settings).decay == decay
+    assert KFC(damping=1e-3, noise="white", **settings).decay == 0
+
+
+def test_images_take_the_noise_that_is_asked_for():
+    """Each asks for other probes than the default; half the power's exponent is the amplitude's."""
+    shape = (3, 8, 8)
+    x, y = np.zeros((4, *shape), np.float32), np.arange(4) % 2
+    data, network = Dataset(x, y, x, y, 2), parse(compose(["model=cnn"])).model.network(shape, 2)
+
+    def made(**settings):
+        return probes_for(KFC(damping=1e-3, count=4, **settings), network, data, 0)
+
+    given, power, half = made(), made(spectrum="power"), made(alpha=0.5)
+    assert np.array_equal(power.x, half.x)
+    assert not np.array_equal(power.x, given.x)
+    assert not np.array_equal(made(noise="white").x, given.x)
 
 
 def test_the_embedded_sets_bring_their_probes():

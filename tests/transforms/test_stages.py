@@ -9,6 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from fedsofim.clients import Client
 from fedsofim.clients.program import release_stage, transformed
 from fedsofim.strategies.fedfc import SecondMoment
+from fedsofim.strategies.ridge import Joint
 from fedsofim.strategies.rule import ServerState, for_raw
 from fedsofim.strategies.stage import stage_std, symmetric
 from hypothesis import given, settings
@@ -34,7 +35,9 @@ F, K = 5, 3
 MEAN, SIGNED = Mean(share=0.03, radius=2.0, nonnegative=True), Mean(share=0.03, radius=2.0)
 COVARIANCE = Covariance(share=0.07, radius=1.5)
 MOMENT = SecondMoment(share=0.05, bound=1.5, gamma=1.0)
+JOINT = Joint(share=0.5, radius=1.5, alpha=0.8)
 STAGES = {"mean": MEAN, "signed": SIGNED, "covariance": COVARIANCE, "moment": MOMENT}
+STAGES |= {"joint": JOINT}
 ODD = [0.0, 1e-30, 1.0, 3e38, -1.0, np.inf, -np.inf, np.nan]
 
 
@@ -43,9 +46,9 @@ def plan_for(*shares, adjacency="replace-one", epsilon=1.0, rounds=20):
     return privacy.plan(releases=rounds, clients=4, aggregation="size", shares=shares)
 
 
-def data_of(x):
+def data_of(x, y=0):
     x = np.asarray(x, np.float32).reshape(-1, F)
-    return head.examples(x, np.zeros(len(x), int), K)
+    return head.examples(x, np.zeros(len(x), int) + np.asarray(y), K)
 
 
 def moved(stage, one, other, exact):
@@ -68,8 +71,13 @@ def test_no_record_moves_a_stage_beyond_what_is_charged(name, seed, n, hostile):
     new = rng.choice(ODD, F) if hostile else rng.normal(size=F) * 10.0 ** rng.integers(-3, 4)
     P = (rng.normal(size=(F + 1, F + 1)) * 10.0 ** rng.integers(-9, 30)).astype(np.float32)
     received = {"P": P} if rng.random() < 0.7 and stage.reads else {}
-    sets = [x, np.concatenate([new[None], x[1:]]), x[1:]]
-    clients = transformed([Client(i, data_of(s)) for i, s in enumerate(sets)], received)
+    y, other = rng.integers(0, K, n), rng.integers(0, K, 1)
+    sets = [
+        data_of(x, y),
+        data_of(np.concatenate([new[None], x[1:]]), np.concatenate([other, y[1:]])),
+        data_of(x[1:], y[1:]),
+    ]
+    clients = transformed([Client(i, s) for i, s in enumerate(sets)], received)
     whole, replaced, removed = (client.data for client in clients)
     for exact, slack in ((True, 1e-12), (False, 1e-4)):
         most = stage.unit_sensitivity("replace-one")
@@ -93,6 +101,22 @@ def test_the_worst_pair_moves_a_stage_by_all_that_is_charged(name, pair):
     for exact in (True, False):
         most = stage.unit_sensitivity("replace-one")
         assert moved(stage, *sets, exact) == pytest.approx(most, rel=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.8, 1.0, math.sqrt(2)])
+@pytest.mark.parametrize("labels", [(0, 0), (0, 1)])
+def test_the_worst_pairs_of_the_joint_release(alpha, labels):
+    """Of one class at cosine -alpha^2 / 2, and of two classes at a right angle."""
+    stage = Joint(share=0.5, radius=1.5, alpha=alpha)
+    t = -(alpha**2) / 2 if labels == (0, 0) else 0.0
+    rows = [9e3, 0, 0, 0, 0], [9e3 * t, 9e3 * math.sqrt(max(0, 1 - t * t)), 0, 0, 0]
+    one, other = (data_of(row, y) for row, y in zip(rows, labels, strict=True))
+    nobody = data_of(np.zeros((0, F)))
+    for exact in (True, False):
+        for pair, adjacency in (((one, other), "replace-one"), ((one, nobody), "add-remove")):
+            most = stage.unit_sensitivity(adjacency)
+            assert moved(stage, *pair, exact) == pytest.approx(most, rel=1e-4)
+            assert not exact or moved(stage, *pair, exact) <= most
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
