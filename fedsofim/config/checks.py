@@ -103,7 +103,7 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         f"transform={config.transform.name}: maps features, and so needs model=head",
     )
     require(
-        disclosure.sends or rule.stages or not config.stages,
+        disclosure.sends or bool(rule.stages) or not config.stages,
         f"strategy={name}: sends nothing, so there is nothing that a set-up could prepare; use "
         "transform=none",
     )

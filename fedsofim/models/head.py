@@ -5,8 +5,7 @@ $\lVert p - e_y\rVert\,\lVert\tilde x\rVert$ and the sum of clipped gradients is
 product: no per-example gradient is ever formed.
 
 The same holds under a pre-clipping transform $g \to U_G\,g\,U_A$: the norm becomes
-$\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is transformed once, as a
-whole.
+$\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is transformed as a whole.
 """
 
 import math
@@ -19,11 +18,12 @@ from numpy.typing import DTypeLike
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
-from fedsofim.models import exact_sums
+from fedsofim.models import exact_sums, moments
+from fedsofim.models.moments import norms
 from fedsofim.models.records import Covariances, Factors, Records
 
 try:
-    from fedsofim_kernel import clipped_residuals  # fedsofim/kernel.c
+    from fedsofim_kernel import clipped_residuals  # kernel.c
 except ImportError:  # it was installed without a compiler
     clipped_residuals = None
 
@@ -47,13 +47,7 @@ class Transformed(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """What examples were before they were mapped.
-
-    Attributes:
-        P: the map, `(F+1, F+1)`.
-        x: as in `Examples`.
-        norm: as in `Examples`.
-    """
+    """What examples were before they were mapped, and the map P, `(F+1, F+1)`."""
 
     P: Array
     x: Array
@@ -111,7 +105,7 @@ class Examples(NamedTuple):
         for start in range(0, self.size, CHUNK):
             part = slice(start, start + CHUNK)
             v = U_A.T @ self.x[:, part]
-            norm[part] = _norm(v)
+            norm[part] = norms(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
     def through(self, P: Array | None, exact: bool = True) -> "Examples":
@@ -127,7 +121,7 @@ class Examples(NamedTuple):
             return self if self.raw is None else Examples(x, self.target, norm)
         with np.errstate(over="ignore", invalid="ignore"):
             z = exact_sums.mapped(P, x) if exact else np.asarray(P, x.dtype) @ x
-            return Examples(z, self.target, _norm(z), raw=Raw(P, x, norm))
+            return Examples(z, self.target, norms(z), raw=Raw(P, x, norm))
 
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of these examples' clipped gradients, in integers if it must be exact."""
@@ -139,42 +133,36 @@ class Examples(NamedTuple):
 
     def second_moment(self, bound: float, exact: bool = False, bias: bool = True) -> BoundedSum:
         r"""The sum of $xx^\top$, x clipped to norm `bound`; with the bias, or features alone."""
-        x = self.x if bias else self.x[:-1]
-        if exact:
-            return exact_sums.second_moment(x, bound)
-        x, w = _clipped(x, bound)
-        x = x * w
-        return BoundedSum(x @ x.T, bound**2)
+        return moments.second_moment(self.x if bias else self.x[:-1], bound, exact)
 
     def feature_sum(
         self, bound: float, exact: bool = False, floor: float | None = None
     ) -> BoundedSum:
         """The sum of features, `(F,)`, raised to `floor` if given, then clipped to norm `bound`."""
         x = self.x[:-1] if floor is None else np.maximum(self.x[:-1], floor)
-        if exact:
-            return exact_sums.feature_sum(x, bound)
-        x, w = _clipped(x, bound)
-        return BoundedSum(x @ w, bound)
+        return moments.feature_sum(x, bound, exact)
 
     def class_moments(
         self, bound: float, exact: bool = False
     ) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
         r"""The sums of $cc^\top$, $e_yc^\top$ and $e_y$; c: features over $\sqrt F$, clipped."""
         x = self.x[:-1] / self.x.dtype.type(math.sqrt(len(self.x) - 1))
-        if exact:
-            return exact_sums.class_moments(x, self.target, bound)
-        x, w = _clipped(x, bound)
-        x = x * w
-        sums, counts = self.target @ x.T, self.target.sum(axis=1)
-        return BoundedSum(x @ x.T, bound**2), BoundedSum(sums, bound), BoundedSum(counts, 1.0)
+        return moments.class_moments(x, self.target, bound, exact)
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy on these examples."""
-        return evaluate(theta, self)
+        correct, loss = 0, 0.0
+        for batch in self.chunks(CHUNK):
+            z = theta @ batch.x
+            top = z.max(axis=0)
+            z_label = np.einsum("kn,kn->n", z, batch.target)
+            correct += int((z.argmax(axis=0) == batch.target.argmax(axis=0)).sum())
+            loss += float((top + np.log(np.exp(z - top).sum(axis=0)) - z_label).sum())
+        return correct / self.size, loss / self.size
 
     def predict(self, theta: Array) -> Array:
-        """The most likely class of each example, `(N,)`."""
-        return predict(theta, self)
+        """The most likely class of each example, `(..., N)` for `theta` `(..., K, F+1)`."""
+        return np.concatenate([(theta @ b.x).argmax(axis=-2) for b in self.chunks(CHUNK)], axis=-1)
 
     def curvature(self, theta: Array) -> list[Covariances]:
         r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
@@ -194,7 +182,7 @@ def examples(features: Array, labels: Array, classes: int) -> Examples:
     x[:-1] = features.T
     target = np.zeros((classes, n), dtype=x.dtype)
     target[labels, np.arange(n)] = 1
-    return Examples(x, target, _norm(x))
+    return Examples(x, target, norms(x))
 
 
 def examples_of(records: Records) -> Examples:
@@ -296,7 +284,7 @@ def _clip(r: Array, batch: Examples, C: Scale) -> bool:
     t, u, norm = batch.transformed, r, batch.norm
     if t is not None:
         u, norm = t.U_G @ r, t.norm
-    w = _norm(u)[..., None, :]
+    w = norms(u)[..., None, :]
     w *= norm
     np.divide(C, np.maximum(w, C, out=w), out=w)  # min(1, C / ||g||)
     r *= w
@@ -306,39 +294,3 @@ def _clip(r: Array, batch: Examples, C: Scale) -> bool:
     lost = ~(np.abs(r).max(axis=-2, keepdims=True) >= least)  # it would lose digits, or is NaN
     np.copyto(r, 0, where=lost)
     return bool(lost.any())
-
-
-def _clipped(x: Array, bound: float) -> tuple[Array, Array]:
-    """Columns, and what scales them to norm `bound`; one whose norm is not finite is zero."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = _norm(x)
-    w, lost = np.minimum(1, bound / norm), ~np.isfinite(norm)
-    if lost.any():
-        x, w = np.where(lost, 0, x), np.where(lost, 0, w)
-    return x, w.astype(x.dtype, copy=False)
-
-
-def _norm(v: Array) -> Array:
-    """The norm of each column, never too small: sums lose digits and squares may underflow."""
-    square: Array = np.einsum("...kn,...kn->...n", v, v)
-    limits = np.finfo(v.dtype)
-    square *= 1 + v.shape[-2] * limits.eps
-    square += limits.tiny
-    return np.sqrt(square, out=square)
-
-
-def predict(theta: Array, data: Examples) -> Array:
-    """The most likely class of each example, `(..., N)` for `theta` `(..., K, F+1)`."""
-    return np.concatenate([(theta @ b.x).argmax(axis=-2) for b in data.chunks(CHUNK)], axis=-1)
-
-
-def evaluate(theta: Array, data: Examples) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy of the head on `data`."""
-    correct, loss = 0, 0.0
-    for batch in data.chunks(CHUNK):
-        z = theta @ batch.x
-        top = z.max(axis=0)
-        z_label = np.einsum("kn,kn->n", z, batch.target)
-        correct += int((z.argmax(axis=0) == batch.target.argmax(axis=0)).sum())
-        loss += float((top + np.log(np.exp(z - top).sum(axis=0)) - z_label).sum())
-    return correct / data.size, loss / data.size

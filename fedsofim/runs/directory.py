@@ -154,7 +154,8 @@ class RunDir:
         """The saved parameters, for records as they are, and how many rounds they are of."""
         with self._saved() as saved:
             theta, P = saved["server.theta"], saved.get("server.shared.P")
-            total, weight = saved.get("server.average.total"), saved.get("server.average.weight")
+            total = saved.get("server.average.total")
+            weight = saved.get("server.average.weight", 0.0)
             average = Empty() if total is None else Averaged(total, float(weight))
             shared = Empty() if P is None else Geometry(P)
             state = ServerState(theta, Empty(), int(saved["server.t"]), shared, average)

@@ -13,7 +13,6 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.models import head
 from fedsofim.models.head import Examples
 
 # A client's test set has at most this many records.
@@ -67,7 +66,7 @@ class Scores(NamedTuple):
 
 def score(models: Array, tests: Sequence[Examples]) -> Scores:
     """Score each client's model, `(n, K, F+1)`, on its own test set."""
-    pairs = [head.evaluate(theta, test) for theta, test in zip(models, tests, strict=True)]
+    pairs = [test.evaluate(theta) for theta, test in zip(models, tests, strict=True)]
     return Scores(*np.array(pairs).T)
 
 

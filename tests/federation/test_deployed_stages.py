@@ -10,7 +10,7 @@ from smalldata import CLASSES, write_records
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.federation import server_app
-from fedsofim.models.head import evaluate, examples
+from fedsofim.models.head import examples
 from fedsofim.runs.directory import RunDir
 
 PRIVATE = ("strategy=fedgd", "strategy.lr=1", "transform=private", "transform.radius=10")
@@ -46,7 +46,7 @@ def test_owners_charge_each_stage_and_the_model_is_for_raw_features(
         test = examples(
             file["test_x"].astype(np.float32), file["test_y"], int(file["test_y"].max()) + 1
         )
-    assert evaluate(theta, test)[0] == place.metrics()[-1]["accuracy"]
+    assert test.evaluate(theta)[0] == place.metrics()[-1]["accuracy"]
     for owner in owners:
         lines = (Path(owner["state"]) / "ledger.jsonl").read_text().splitlines()
         rounds = [line.split('"round": ')[1].split(",")[0] for line in lines if '"round"' in line]

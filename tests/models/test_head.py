@@ -275,7 +275,7 @@ def test_inputs_are_not_changed(rng):
     before = [a.copy() for a in (theta, x, y, *data[:3])]
     with np.errstate(invalid="ignore"):
         head.clipped_gradient_sum(theta, data, 0.1)
-        head.evaluate(theta, data)
+        data.evaluate(theta)
     for a, b in zip((theta, x, y, *data[:3]), before, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -292,7 +292,7 @@ def test_no_gradient_per_example_is_built(rng):
 
 def test_evaluate_is_torch_cross_entropy(rng):
     theta, x, y = make(rng, 2500, 6, 4)
-    accuracy, loss = head.evaluate(theta, head.examples(x, y, 4))
+    accuracy, loss = head.examples(x, y, 4).evaluate(theta)
     logits = layer(theta)(torch.from_numpy(x))
     assert loss == pytest.approx(
         torch.nn.functional.cross_entropy(logits, torch.from_numpy(y)).item(), rel=1e-12
@@ -302,7 +302,7 @@ def test_evaluate_is_torch_cross_entropy(rng):
 
 def test_evaluate_survives_large_logits():
     data = head.examples(np.array([[1e5]]), np.array([1]), 2)
-    accuracy, loss = head.evaluate(np.array([[1.0, 0.0], [0.0, 0.0]]), data)
+    accuracy, loss = data.evaluate(np.array([[1.0, 0.0], [0.0, 0.0]]))
     assert (accuracy, loss) == (0.0, 1e5)
 
 

@@ -9,7 +9,6 @@ import pytest
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.engines import ENGINES
-from fedsofim.models import head
 from fedsofim.runs.experiment import begin, prepare
 
 # Test accuracy in % at round 70, at epsilon 0.5, 1, 5, 10.
@@ -31,7 +30,7 @@ def accuracy(config):
     shared = prepared(replace(BASE, seed=config.seed))
     experiment = shared._replace(config=config, plan=config.plan())
     state = ENGINES["local"](experiment, begin(experiment), lambda state, G: False)
-    return 100 * head.evaluate(state.server.theta, experiment.test)[0]
+    return 100 * experiment.test.evaluate(state.server.theta)[0]
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

@@ -12,7 +12,6 @@ from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
-from fedsofim.models.head import evaluate
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.experiment import begin, prepare
@@ -68,7 +67,7 @@ def test_a_mapped_run_writes_and_scores_the_average(small, tmp_path, how):
     np.testing.assert_allclose(theta, raw, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(place.parameters()[0], theta)
     test = prepare(parse(compose(small))).test
-    assert place.metrics()[-1]["accuracy"] == evaluate(theta, test)[0]
+    assert place.metrics()[-1]["accuracy"] == test.evaluate(theta)[0]
 
 
 @pytest.mark.parametrize("how", ["tail", "ema"])

@@ -12,7 +12,6 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.engines.local import run
 from fedsofim.engines.stacked import run as run_stacked
 from fedsofim.engines.stacked import stack_key
-from fedsofim.models.head import evaluate
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure, personal_models
@@ -57,7 +56,7 @@ def test_what_is_written_is_a_model_for_raw_features(small, tmp_path):
     theta = np.load(place.path / "model.npz")["theta"]
     np.testing.assert_array_equal(place.parameters()[0], theta)
     e = ready(*small)
-    assert evaluate(theta, e.test)[0] == place.metrics()[-1]["accuracy"]
+    assert e.test.evaluate(theta)[0] == place.metrics()[-1]["accuracy"]
     summary = json.loads((place.path / "summary.json").read_text())
     assert summary["epsilon"] == pytest.approx(10, rel=1e-6)
     assert summary["releases"] == 6
