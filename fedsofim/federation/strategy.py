@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
 from fedsofim.core.arrays import Array
@@ -17,15 +17,16 @@ from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.roster import Roster
+from fedsofim.federation.unscored import Unscored
 from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.rule import Rule, ServerState, broadcast, stage_broadcast, start, step
 from fedsofim.strategies.stage import Stage, StageNoise, stage_std
 
-# Called after every round: the strategy, the aggregate or None, and the replies that were dropped.
+# Called after every round with the strategy, the aggregate or None, and who was dropped.
 OnRound = Callable[["RuleStrategy", Array | None, list[str]], bool]
 
 
-class RuleStrategy(Strategy):
+class RuleStrategy(Unscored):
     """A server rule on Flower's current API.
 
     It waits for the clients, asks them for their releases, drops what can't be used and says so,
@@ -58,19 +59,16 @@ class RuleStrategy(Strategy):
         stages: Sequence[Stage] | None = None,
         plan: StageNoise | None = None,
     ) -> None:
-        self.stages = rule.stages if stages is None else tuple(stages)
-        self.plan = plan
+        self.stages, self.plan = rule.stages if stages is None else tuple(stages), plan
         self.rule, self.quorum, self.on_round, self.refresh = rule, quorum, on_round, refresh
         self.memory = {name: rows.copy() for name, rows in (memory or {}).items()}
         self.roster = roster or Roster(clients=quorum.clients, job=quorum.job, run=quorum.run)
         self.refusals: dict[int, str] = {}
-        # What each owner has charged itself in this run, in releases of a clipped sum.
-        self.charged: dict[int, float] = {}
+        self.charged: dict[int, float] = {}  # by each owner itself, in releases of a clipped sum
         self._met = roster is not None
         self._asks: Counter[int] = Counter()
         self._began = max(0, state.t) if state else 0
-        self._state = state
-        self._t = 0
+        self._state, self._t = state, 0
         self._shape: tuple[int, ...] = ()
         self._parts: dict[int, Part] = {}
         self._dropped: dict[int, str] = {}
@@ -110,7 +108,7 @@ class RuleStrategy(Strategy):
         result = Result()
         while self.state.t < 0:
             first = self._stage(grid, train_config or ConfigRecord())
-            if self.on_round and self.on_round(self, first, self._told()):
+            if self.on_round and self.on_round(self, first, _listed(self._dropped)):
                 return result
         while self.state.t < quorum.rounds:
             t = self.state.t
@@ -118,14 +116,13 @@ class RuleStrategy(Strategy):
             result.arrays = self._arrays()
             if evaluate_fn and (scores := evaluate_fn(t + 1, result.arrays)) is not None:
                 result.evaluate_metrics_serverapp[t + 1] = scores
-            if self.on_round and self.on_round(self, G, self._told()):
+            if self.on_round and self.on_round(self, G, _listed(self._dropped)):
                 break
         return result
 
     def _initial(self, arrays: ArrayRecord | None) -> ServerState:
         require(len(arrays or ()) == 1, "initial_arrays: must hold theta alone")
-        assert arrays is not None
-        (theta,) = arrays.values()
+        (theta,) = (arrays or ArrayRecord()).values()
         return start(self.rule, theta.numpy(), len(self.stages))
 
     def _stage(self, grid: Grid, config: ConfigRecord) -> Array:
@@ -136,14 +133,10 @@ class RuleStrategy(Strategy):
         self._shape = (stage.length(width - 1, K),)
         require(self._gather(grid, config, t), f"before round 1: {self._shortage()}")
         G, sizes = self._aggregate(), np.array([self._parts[i].size for i in sorted(self._parts)])
-        std = 0.0
-        if self.plan is not None:
-            std = stage_std(stage, t, self.plan, sizes, self.quorum.aggregation)
+        how, plan = self.quorum.aggregation, self.plan
+        std = 0.0 if plan is None else stage_std(stage, t, plan, sizes, how)
         self._state = stage.fold(self.state, G, std)._replace(t=t + 1)
         return G
-
-    def _told(self) -> list[str]:
-        return [f"client {i}: {why}" for i, why in sorted(self._dropped.items())]
 
     def _round(self, grid: Grid, config: ConfigRecord) -> Array | None:
         """One round: the aggregate that was applied, or `None` if the round was skipped."""
@@ -258,18 +251,16 @@ class RuleStrategy(Strategy):
 
     def _asked(self, clients: list[int]) -> Asked:
         """What the reply to this round's question must look like."""
-        most = None
-        if self.roster.deployed:
-            # A client that lost its release charges itself anew, each time that it is asked.
-            before = (1 + self._began) * (1 + self.quorum.max_repeats)
-            most = self.quorum.most(before + max(self._asks[i] for i in clients))
+        # A client that lost its release charges itself anew, each time that it is asked.
+        before = (1 + self._began) * (1 + self.quorum.max_repeats)
+        most = self.quorum.most(before + max(self._asks[i] for i in clients))
         return Asked(
             clients=clients,
             t=self._t,
             shape=self._shape,
             dtype=self.state.theta.dtype,
             sizes=self.roster.sizes,
-            most=most,
+            most=most if self.roster.deployed else None,
             memory={} if self._t < 0 else self.memory,
         )
 
@@ -281,9 +272,8 @@ class RuleStrategy(Strategy):
 
     def can_go_on(self) -> bool:
         """Whether enough clients are left for the next round."""
-        t = self.state.t
-        willing = [i for i in self.quorum.wanted(t) if i not in self.refusals]
-        return len(willing) >= self.quorum.enough(t)
+        willing = set(self.quorum.wanted(self.state.t)) - self.refusals.keys()
+        return len(willing) >= self.quorum.enough(self.state.t)
 
     def _drop(self, client: int, why: BadReplyError) -> None:
         log(WARNING, "Round %d: dropped client %d: %s", self._t + 1, client, why)
@@ -296,25 +286,16 @@ class RuleStrategy(Strategy):
         return f"{good} good replies, {enough} are needed ({self._reasons()})"
 
     def _reasons(self) -> str:
-        reasons = {**self._dropped, **self.refusals}
-        return "; ".join(f"client {i}: {why}" for i, why in sorted(reasons.items()))
+        return "; ".join(_listed({**self._dropped, **self.refusals}))
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord({"theta": FlowerArray(self.state.theta)})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask nothing: scores on private data would be releases, and are not charged."""
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Nothing to aggregate."""
-        return None
 
     def summary(self) -> None:
         """Say in the log what begins."""
         name, clients, rounds = type(self.rule).__name__, self.quorum.clients, self.quorum.rounds
         log(INFO, "%s: %d clients, %d rounds", name, clients, rounds)
+
+
+def _listed(reasons: Mapping[int, str]) -> list[str]:
+    return [f"client {i}: {why}" for i, why in sorted(reasons.items())]
