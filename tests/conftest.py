@@ -70,10 +70,10 @@ def environment():
 def cli(tmp_path, environment):
     """Run the program in an empty directory; returns what `subprocess.run` does."""
 
-    def run(*arguments):
+    def run(*arguments, seconds=120):
         command = [sys.executable, "-m", "fedsofim", *map(str, arguments)]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=seconds
         )
 
     return run

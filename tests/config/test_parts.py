@@ -274,7 +274,8 @@ def test_own_parts_are_listed_without_an_import():
 def test_ray_carries_it(cli, tmp_path, module, small):
     overrides = [f"strategy={module('mine_ray', RULE)}:Mine", "strategy.lr=0.5", *small]
     for name in ("local", "ray"):
-        done = cli("run", *overrides, f"engine={name}", f"output.dir={name}")
+        # Ray's workers are niced: on a busy machine they take minutes to come up.
+        done = cli("run", *overrides, f"engine={name}", f"output.dir={name}", seconds=600)
         assert done.returncode == 0, done.stderr
     local, ray = (np.load(tmp_path / name / "model.npz")["theta"] for name in ("local", "ray"))
     np.testing.assert_array_equal(local, ray)
