@@ -35,7 +35,8 @@ def main() -> None:
 
         object.__setattr__(program, "release", spy)
         state = run(experiment, begin(experiment), lambda now, *_: now.server.t > 0)
-        lengths = [stage.length(experiment.theta.shape[-1] - 1) for stage in config.stages]
+        K, width = experiment.theta.shape
+        lengths = [stage.length(width - 1, K) for stage in config.stages]
         client = sum(np.asarray(a).nbytes for a in flatten(state.clients).values()) // n
         server = sum(np.asarray(a).nbytes for a in flatten(state.server).values())
         events = " + ".join(describe(event) for event in experiment.plan.events())

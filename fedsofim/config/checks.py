@@ -94,6 +94,10 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         f"strategy={name}: reads features, and so needs model=head",
     )
     require(
+        disclosure.sends or config.transform.maps or not rule.stages,
+        f"strategy={name}: reads centred records; use transform=centre, private or public",
+    )
+    require(
         config.average == "none" or not client.keeps_models,
         f"average={config.average}: averages the server's model, and the clients of strategy="
         f"{name} have their own; use average=none",

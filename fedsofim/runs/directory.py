@@ -22,11 +22,12 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import write_whole
 from fedsofim.runs.experiment import RunState
 from fedsofim.runs.record import Record, Released
-from fedsofim.strategies.average import Averaged, model_of
+from fedsofim.strategies.average import blank, model_of
 from fedsofim.strategies.rule import Empty, ServerState
 from fedsofim.transforms.stages import Geometry
 
 Row = dict[str, Any]
+AVERAGE = "server.average."
 
 
 def _record_like(saved: Mapping[str, Any]) -> Record:
@@ -154,9 +155,8 @@ class RunDir:
         """The saved parameters, for records as they are, and how many rounds they are of."""
         with self._saved() as saved:
             theta, P = saved["server.theta"], saved.get("server.shared.P")
-            total = saved.get("server.average.total")
-            weight = saved.get("server.average.weight", 0.0)
-            average = Empty() if total is None else Averaged(total, float(weight))
+            averages = f"{AVERAGE}total" in saved
+            average = unflatten(blank("tail" if averages else "none", theta), saved, AVERAGE)
             shared = Empty() if P is None else Geometry(P)
             state = ServerState(theta, Empty(), int(saved["server.t"]), shared, average)
             return model_of(state), max(0, state.t)

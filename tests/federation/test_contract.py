@@ -44,6 +44,7 @@ def same(a: RunDir, b: RunDir) -> None:
 @pytest.mark.parametrize(("name", "nodes"), [*((name, 2) for name in STRATEGIES), ("sofim", 5)])
 def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> None:
     chosen = [f"strategy={name}", "aggregation=size", "seed=3"]
+    chosen += ["transform.radius=4"] if name == "ridge" else []
     local = session.run(values(*chosen))
     grid = InProcessGrid.simulated(nodes)
     flower = session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid))

@@ -82,6 +82,19 @@ def test_owners_train_and_charge_what_the_plan_says(
     assert not (place.path / "partition.svg").exists()
 
 
+def test_owners_of_a_one_shot_run_charge_its_stages_alone(
+    owners: list[dict[str, Any]], tmp_path: Path, data_file: Path
+) -> None:
+    given = ["strategy=ridge", "transform.radius=4", "rounds=1"]
+    place = serve(InProcessGrid(owners), tmp_path, data_file, *given)
+    (row,) = place.metrics()
+    assert np.isfinite(np.load(place.path / "model.npz")["theta"]).all()
+    for owner in owners:
+        charges = ledger_of(owner).charges()
+        assert [charge.round for charge in charges if charge.count] == [-2, -1]
+        assert ledger_of(owner).epsilon() == pytest.approx(row["epsilon"], rel=1e-9)
+
+
 def test_the_noise_is_not_the_seeds(
     owners: list[dict[str, Any]],
     tmp_path: Path,

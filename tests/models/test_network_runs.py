@@ -47,7 +47,7 @@ def trained(overrides):
     return e, run(e, begin(e), lambda *_: False)
 
 
-HEAD_ONLY = {"fedfc", "pfedsop", "fedavg_finetune", "alone"}
+HEAD_ONLY = {"fedfc", "pfedsop", "fedavg_finetune", "alone", "ridge"}
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - HEAD_ONLY))
@@ -121,8 +121,9 @@ def test_a_module_that_mixes_records_is_refused(bars, monkeypatch):
 
 def test_what_does_not_go_together_is_told(bars):
     for strategy in HEAD_ONLY:
+        more = ["transform.radius=4"] if strategy == "ridge" else []
         with pytest.raises(ConfigError, match=rf"strategy={strategy}.*model=head"):
-            parse(compose([*bars, f"strategy={strategy}"]))
+            parse(compose([*bars, f"strategy={strategy}", *more]))
     with pytest.raises(ConfigError, match="model=cnn: takes images"):
         prepare(parse(compose(["model=cnn"])))
     with pytest.raises(ConfigError, match=r"model\.blocks=5: 12 x 12 images are too small"):

@@ -39,7 +39,11 @@ def learned(state):
 
 
 @pytest.mark.parametrize(
-    "strategy", [*STRATEGIES, "sofim dataset=cifar10 transform=kfc transform.count=64"]
+    "strategy",
+    [
+        *sorted(STRATEGIES.keys() - {"ridge"}),
+        "sofim dataset=cifar10 transform=kfc transform.count=64",
+    ],
 )
 def test_without_noise_exact_sums_train_the_same_model(small, strategy):
     """In a few rounds: the sums differ by 1e-5 of the clip and rounding does not grow."""

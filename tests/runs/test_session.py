@@ -181,8 +181,9 @@ def test_a_tiny_budget_still_runs(run):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch):
-    stop = 4
-    whole = run(f"strategy={strategy}", name="whole")
+    stop, given = 4, [f"strategy={strategy}"]
+    given += ["transform.radius=4"] if strategy == "ridge" else []
+    whole = run(*given, name="whole")
     measure = session.measure
 
     def interrupting(experiment, state, G, seconds):
@@ -193,7 +194,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(run, strategy, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(session, "measure", interrupting)
         with pytest.raises(Stopped) as stopped:
-            run(f"strategy={strategy}", name="cut")
+            run(*given, name="cut")
     cut = whole.parent / "cut"
     assert stopped.value.path == cut
     assert f"Stopped after round {stop} of 6" in str(stopped.value)

@@ -170,6 +170,21 @@ def test_features_of_unknown_norm_ask_for_a_radius(small):
         parse(compose([*small, "strategy=ridge"]))
 
 
+@pytest.mark.parametrize("transform", ["none", "kfc"])
+def test_records_that_are_not_centred_are_refused(transform):
+    with pytest.raises(ConfigError, match="use transform=centre, private or public"):
+        parse(compose(["strategy=ridge", f"transform={transform}"]))
+
+
+@pytest.mark.parametrize("transform", ["private", "public"])
+def test_other_maps_do_as_well(transform):
+    given = ["strategy=ridge", f"transform={transform}", "privacy.epsilon=5"]
+    e = prepare(parse(compose(given)))
+    final = run(e, begin(e), lambda *_: False)
+    assert e.plan.epsilon() == pytest.approx(5, rel=1e-6)
+    assert measure(e, final, None, 0.0)["accuracy"] > 0.66
+
+
 def test_a_step_is_nothing():
     state = start(Ridge(), np.ones((2, 3)))
     assert Ridge().update(state.buffers, np.zeros(0), 0, 1)[1] == 0

@@ -22,7 +22,7 @@ from fedsofim.studies.stacks import run_all
 from fedsofim.studies.sweep import Sweep
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"ridge"}))  # it has no rate
 def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
     own = {"sofim": "strategy.rho=0.1,10", "adafedprox": "strategy.mu=0,0.5"}.get(
         strategy, "privacy.clip=1,5"

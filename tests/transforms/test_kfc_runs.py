@@ -22,6 +22,8 @@ from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.probes import probes_for
 from fedsofim.transforms.kfc import KFC
 
+TAKING = [name for name in STRATEGIES if name != "ridge"]  # it sends no gradients
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
@@ -52,7 +54,7 @@ def experiment(small, *more, file="with.npz"):
     return prepare(parse(compose(overrides(small, "transform=kfc", *more, file=file))))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", TAKING)
 def test_every_strategy_takes_it_and_resumes_bit_for_bit(small, strategy, tmp_path):
     few = (f"strategy={strategy}", "rounds=7", "transform.refresh_every=2", "privacy.epsilon=5")
     e = experiment(small, *few)
@@ -81,7 +83,7 @@ def test_a_stack_of_runs_gives_each_runs_own_result(small):
     assert stacked.stack_key(plain) != stacked.stack_key(experiments[0].config)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", TAKING)
 def test_each_client_alone_releases_what_all_together_do(small, strategy):
     e = experiment(small, f"strategy={strategy}", "rounds=3")
     program, server = e.config.client, begin(e).server
