@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
 
+from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection

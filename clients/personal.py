@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+
 from fedsofim.clients.program import Client, Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
-
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from fedsofim.strategies.stage import Stage
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
@@ -19,6 +18,7 @@ from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import NoiseSource, add_gaussian
 from fedsofim.privacy.plan import Plan, Protection
+from fedsofim.strategies.stage import Stage
 
 # Where a client's noise comes from, by its id and the number of the draw within the round.
 Noise = Callable[[int, int], NoiseSource]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+
 from fedsofim.clients.program import Client, Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
-
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection

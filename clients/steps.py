@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
 
+from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.privacy.disclosure import Disclosure

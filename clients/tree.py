@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from fedsofim.clients.program import Client, Noise, Program
 
+from fedsofim.clients.program import Client, Noise, Program
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.data.datasets import MEDMNIST, OWNERS, DatasetConfig
 from fedsofim.data.download import Watch, download, silent
 from fedsofim.data.images import (
@@ -18,9 +21,6 @@ from fedsofim.data.images import (
     npz_images,
 )
 from fedsofim.data.vision import optional, torchvision
-
-from fedsofim.core.arrays import Array
-from fedsofim.core.errors import ConfigError, require
 
 # torchvision's class, and the folder that its archive unpacks to.
 CIFAR_FILES = {

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from fedsofim.data import npz
-from fedsofim.data.images import client_names, image_array, owners
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.core.shipped import shipped
+from fedsofim.data import npz
+from fedsofim.data.images import client_names, image_array, owners
 
 EMBEDDED = shipped("data/embedded")
 CIFAR = ("cifar10", "cifar100")

@@ -2,17 +2,17 @@
 
 import numpy as np
 import torch
-from fedsofim.data.backbones import Backbone
-from fedsofim.data.download import EXTRACTING, Watch, silent
-from fedsofim.data.images import Batch, ImageSet
-from fedsofim.data.probes import pink_noise
-from fedsofim.data.recipe import Preprocessing
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
+from fedsofim.data.backbones import Backbone
+from fedsofim.data.download import EXTRACTING, Watch, silent
+from fedsofim.data.images import Batch, ImageSet
+from fedsofim.data.probes import pink_noise
+from fedsofim.data.recipe import Preprocessing
 
 PROBES_AT_ONCE = 256  # part of what the probes are: each batch has a random stream of its own
 

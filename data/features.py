@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from fedsofim import __version__
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.files import whole, write_whole
 from fedsofim.data import npz
 from fedsofim.data.catalog import Source, locate
 from fedsofim.data.datasets import ARRAYS, DatasetConfig
 from fedsofim.data.download import Watch, silent
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 from fedsofim.data.vision import optional
-
-from fedsofim import __version__
-from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
-from fedsofim.core.files import whole, write_whole
 
 
 class _Inputs(NamedTuple):

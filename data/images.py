@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from fedsofim.data import npz
-from fedsofim.data.vision import optional
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.data import npz
+from fedsofim.data.vision import optional
 
 SPLITS = ("train", "val", "test")
 # A batch of images, each `(H, W, 3)` uint8; one array where all have the same size.

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from fedsofim.data import npz
-from fedsofim.data.datasets import Dataset, checked, hold_out
-from fedsofim.data.images import owners
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError
+from fedsofim.data import npz
+from fedsofim.data.datasets import Dataset, checked, hold_out
+from fedsofim.data.images import owners
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from fedsofim.data import npz
-from fedsofim.data.datasets import split_of
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.files import locked
+from fedsofim.data import npz
+from fedsofim.data.datasets import split_of
 from fedsofim.models import head
 
 ARRAYS = ("x", "norm", "y")

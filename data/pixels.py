@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 from fedsofim.data import npz
 from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import Dataset, DatasetConfig, hold_out
 from fedsofim.data.images import Split
 from fedsofim.data.recipe import Preprocessing
-
-from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
 
 BATCH = 1024
 

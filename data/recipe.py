@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedsofim.data.download import Watch, download, silent
-
 from fedsofim.core.errors import require
 from fedsofim.core.shipped import shipped
+from fedsofim.data.download import Watch, download, silent
 
 OWN_WEIGHTS = {"resnet20": shipped("data/weights/resnet20-cifar100.pt")}
 # chenyaofo/pytorch-cifar-models, which the paper's authors used; a file's name ends in its hash.

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from fedsofim.data.images import Split
-from fedsofim.data.recipe import Preprocessing
 from torch import Tensor, nn
 
 from fedsofim.core.errors import require
+from fedsofim.data.images import Split
+from fedsofim.data.recipe import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator
 
 from fedsofim.clients.program import transformed
-from fedsofim.strategies.rule import broadcast
-
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.engines.local import run
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies.rule import broadcast
 
 
 def seconds(transform: str, rounds: int) -> Iterator[float]:

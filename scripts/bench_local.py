@@ -15,16 +15,16 @@ import time
 import warnings
 
 import numpy as np
-from fedsofim.clients import Client
-from fedsofim.strategies.aggregation import aggregate
-from fedsofim.strategies.rule import ServerState, step
 
+from fedsofim.clients import Client
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import Array
 from fedsofim.engines import ENGINES
 from fedsofim.models import head
 from fedsofim.runs.experiment import Experiment, begin, prepare
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import ServerState, step
 
 
 def main() -> None:

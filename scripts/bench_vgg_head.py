@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from fedsofim.clients import Client
-from fedsofim.data.partition import Partition, statistics
 
+from fedsofim.clients import Client
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
+from fedsofim.data.partition import Partition, statistics
 from fedsofim.engines import local
 from fedsofim.models import head
 from fedsofim.runs.experiment import Experiment, begin

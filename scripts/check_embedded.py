@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
+
+from fedsofim.cli.terminal import watching
+from fedsofim.core.errors import ConfigError
 from fedsofim.data import npz
 from fedsofim.data.backbones import load_backbone
 from fedsofim.data.catalog import locate
@@ -18,10 +22,6 @@ from fedsofim.data.datasets import EMBEDDED, DatasetConfig
 from fedsofim.data.extraction import extract
 from fedsofim.data.features import code
 from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
-from rich.console import Console
-
-from fedsofim.cli.terminal import watching
-from fedsofim.core.errors import ConfigError
 
 
 def regenerate(dataset: str, root: Path) -> dict[str, np.ndarray]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fedsofim.data.datasets import DatasetConfig, load
 
 from fedsofim.config.compose import compose_many
 from fedsofim.config.schema import parse
 from fedsofim.core.linalg import inverse_root
+from fedsofim.data.datasets import DatasetConfig, load
 from fedsofim.studies.results import Results, curve_of
 
 ROOT = Path(__file__).resolve().parent.parent

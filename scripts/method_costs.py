@@ -7,7 +7,6 @@ down to a client, come up from it, and are kept by client and server between rou
 """
 
 import numpy as np
-from fedsofim.strategies import STRATEGIES
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
@@ -15,6 +14,7 @@ from fedsofim.core.arrays import flatten
 from fedsofim.engines.local import run
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies import STRATEGIES
 
 
 def main() -> None:

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pfedsop_page
+
 from fedsofim.clients import Program
 from fedsofim.clients.personal import TunedSteps
-from fedsofim.strategies.rule import ServerState
-
 from fedsofim.config.compose import compose_many
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.experiment import prepare
+from fedsofim.strategies.rule import ServerState
 from fedsofim.studies.processes import each
 from fedsofim.studies.results import Results
 

@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 import torch
 from backbone_recipe import Images, Recipe, augment, normalise, shrink
-from fedsofim.data.backbones import BACKBONES, Backbone
-from fedsofim.data.catalog import locate
-from fedsofim.data.datasets import DatasetConfig
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.data.backbones import BACKBONES, Backbone
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import DatasetConfig
 
 console = Console(highlight=False)
 

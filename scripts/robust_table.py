@@ -11,15 +11,15 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from fedsofim.clients.program import transformed
-from fedsofim.strategies.aggregation import aggregate
-from fedsofim.strategies.rule import broadcast, step
 
+from fedsofim.clients.program import transformed
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array, put, take
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.runs.experiment import Experiment, begin, prepare
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import broadcast, step
 
 LIARS = 2
 Attack = Callable[[Array, np.random.Generator], Array]

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from fedsofim.strategies.fedavg import FedAvg
-from fedsofim.strategies.rule import ServerState
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.strategies.fedavg import FedAvg
+from fedsofim.strategies.rule import ServerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from fedsofim.strategies.rule import Rule
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rate import Rate
+from fedsofim.strategies.rule import Rule
 
 
 class AdaptiveBuffers(NamedTuple):

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from fedsofim.strategies.rule import Empty, Rule
 
 from fedsofim.core.arrays import Array
+from fedsofim.strategies.rule import Empty, Rule
 
 
 @dataclass(frozen=True, kw_only=True)

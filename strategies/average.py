@@ -7,9 +7,9 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-from fedsofim.strategies.rule import Empty, ServerState, for_raw
 
 from fedsofim.core.arrays import Array
+from fedsofim.strategies.rule import Empty, ServerState, for_raw
 
 Average = Literal["none", "tail", "ema"]
 # What of an exponential average a round keeps.

@@ -5,6 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
+from fedsofim.core.rate import Rate
+from fedsofim.core.sums import Adjacency, BoundedSum
+from fedsofim.models.head import examples_of
+from fedsofim.models.records import Records
 from fedsofim.strategies.rule import Rule, ServerState
 from fedsofim.strategies.stage import (
     Stage,
@@ -13,13 +20,6 @@ from fedsofim.strategies.stage import (
     symmetric,
     triangle,
 )
-
-from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
-from fedsofim.core.rate import Rate
-from fedsofim.core.sums import Adjacency, BoundedSum
-from fedsofim.models.head import examples_of
-from fedsofim.models.records import Records
 
 
 class FedFCBuffers(NamedTuple):

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedsofim.strategies.rule import Empty, Rule
-
 from fedsofim.core.arrays import Array
 from fedsofim.core.rate import Rate
+from fedsofim.strategies.rule import Empty, Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsofim.strategies.rule import Empty, Rule
-
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.strategies.rule import Empty, Rule
 
 
 @dataclass(frozen=True, kw_only=True)

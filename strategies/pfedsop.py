@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from fedsofim.strategies.rule import Rule, ServerState
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.strategies.rule import Rule, ServerState
 
 
 class PFedSOPBuffers(NamedTuple):

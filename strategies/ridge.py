@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from fedsofim.strategies.rule import Empty, Rule, ServerState
-from fedsofim.strategies.stage import Stage, check_radius, symmetric, triangle
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency, BoundedSum
 from fedsofim.models.head import examples_of
 from fedsofim.models.records import Records
+from fedsofim.strategies.rule import Empty, Rule, ServerState
+from fedsofim.strategies.stage import Stage, check_radius, symmetric, triangle
 
 
 class Moments(NamedTuple):

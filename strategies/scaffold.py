@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from fedsofim.strategies.rule import Rule, ServerState
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rate import Rate
+from fedsofim.strategies.rule import Rule, ServerState
 
 
 class ScaffoldBuffers(NamedTuple):

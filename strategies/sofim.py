@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from fedsofim.strategies.rule import Rule
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.linalg import rank_one_solve
 from fedsofim.core.rate import Rate
+from fedsofim.strategies.rule import Rule
 
 
 class SofimBuffers(NamedTuple):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-from fedsofim.strategies.aggregation import Aggregation, noise_gain
-from fedsofim.strategies.rule import ServerState
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency, BoundedSum
 from fedsofim.models.records import Records
+from fedsofim.strategies.aggregation import Aggregation, noise_gain
+from fedsofim.strategies.rule import ServerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,9 +133,8 @@ class RuleStrategy(Unscored):
         self._shape = (stage.length(width - 1, K),)
         require(self._gather(grid, config, t), f"before round 1: {self._shortage()}")
         G, sizes = self._aggregate(), np.array([self._parts[i].size for i in sorted(self._parts)])
-        how, plan = self.quorum.aggregation, self.plan
-        std = 0.0 if plan is None else stage_std(stage, t, plan, sizes, how)
-        self._state = stage.fold(self.state, G, std)._replace(t=t + 1)
+        std = self.plan and stage_std(stage, t, self.plan, sizes, self.quorum.aggregation)
+        self._state = stage.fold(self.state, G, std or 0.0)._replace(t=t + 1)
         return G
 
     def _round(self, grid: Grid, config: ConfigRecord) -> Array | None:

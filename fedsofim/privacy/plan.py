@@ -75,12 +75,7 @@ class Privacy:
         )
 
     def plan(
-        self,
-        *,
-        releases: float,
-        clients: int,
-        aggregation: str,
-        shares: tuple[float, ...] = (),
+        self, *, releases: float, clients: int, aggregation: str, shares: tuple[float, ...] = ()
     ) -> "Plan":
         r"""The least noise that keeps the budget.
 

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from fedsofim.api.config import GROUPS, PLAIN, WORDS, Words, text
 from fedsofim.config.compose import compose
 from fedsofim.core.errors import ConfigError
 from fedsofim.runs.record import dotted
+from fedsofim.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from fedsofim.strategies import STRATEGIES
 
 from fedsofim.cli.complete import candidates
 from fedsofim.cli.main import COMMANDS
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.overrides import names
+from fedsofim.strategies import STRATEGIES
 
 
 def offered(line):

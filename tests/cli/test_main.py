@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 import yaml
-from fedsofim.strategies import STRATEGIES
 from refusal import assert_refused
 
 from fedsofim import __version__
@@ -16,6 +15,7 @@ from fedsofim.config.help import COLUMN, manual
 from fedsofim.config.parts import GROUPS
 from fedsofim.config.schema import KINDS
 from fedsofim.models import head
+from fedsofim.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(

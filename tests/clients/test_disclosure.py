@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass, replace
 
 import pytest
+
 from fedsofim.clients import CLIENTS, Program
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
-
 from fedsofim.config.checks import check, checked_disclosure
 from fedsofim.core.errors import ConfigError
 from fedsofim.privacy.disclosure import Disclosure

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from fedsofim.clients import CLIENTS, Client
-from fedsofim.clients.program import noisy_gradients
-from fedsofim.strategies import STRATEGIES
-from fedsofim.strategies.rule import start
 from scipy.stats import kstest
 
+from fedsofim.clients import CLIENTS, Client
+from fedsofim.clients.program import noisy_gradients
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
 from fedsofim.privacy.mechanism import seeded
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.rule import start
 
 ROUNDS = 4
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from fedsofim.clients import Client
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
@@ -14,13 +15,12 @@ from fedsofim.clients.program import release_stage, transformed
 from fedsofim.clients.scaffold import ScaffoldSteps
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
-from fedsofim.strategies.stage import Stage
-
 from fedsofim.federation.owner import Owner, Request, Terms
 from fedsofim.models.head import examples
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.ledger import Budget, Ledger
 from fedsofim.privacy.plan import Privacy
+from fedsofim.strategies.stage import Stage
 from fedsofim.transforms.stages import Covariance, Mean
 
 N, F, K, EPSILON = 50, 40, 4, 0.5

@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from fedsofim.clients import CLIENTS
-from fedsofim.strategies import STRATEGIES
 
+from fedsofim.clients import CLIENTS
 from fedsofim.config.compose import CONF, compose, make_absolute
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
+from fedsofim.strategies import STRATEGIES
 
 GROUPS = {
     folder.name: sorted(file.stem for file in folder.glob("*.yaml"))

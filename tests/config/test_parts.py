@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+
 from fedsofim.clients import CLIENTS
 from fedsofim.clients.gradient import Gradient
-from fedsofim.strategies import STRATEGIES
-from fedsofim.strategies.rule import Empty, Rule
-from fedsofim.strategies.sofim import Sofim
-
 from fedsofim.config import parts
 from fedsofim.config.compose import compose, compose_many, expand
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.rate import Rate
 from fedsofim.models.metrics import Metric
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.rule import Empty, Rule
+from fedsofim.strategies.sofim import Sofim
 
 HEADER = """
 from dataclasses import dataclass

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.program import noisy_gradients
 from fedsofim.clients.steps import LocalSteps
-from fedsofim.strategies import STRATEGIES
-
 from fedsofim.config.trial import try_out
 from fedsofim.core.errors import ConfigError
 from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.strategies import STRATEGIES
 
 STATED = Disclosure(
     releases=lambda n: n, shares_noise=False, record_moves_others=False, uses_part=False

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.core.participation import Schedule
 from fedsofim.engines.local import run
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies import STRATEGIES
 
 schedules = st.builds(
     Schedule,

@@ -5,13 +5,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
-from fedsofim.data.backbones import BACKBONES, load_backbone, random_backbone
-from fedsofim.data.extraction import inputs
-from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 from image_sets import shared
 from PIL import Image
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.backbones import BACKBONES, load_backbone, random_backbone
+from fedsofim.data.extraction import inputs
+from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 
 
 def resnet20_names():

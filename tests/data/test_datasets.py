@@ -3,11 +3,11 @@ import pickle
 
 import numpy as np
 import pytest
-from fedsofim.data.datasets import DatasetConfig, load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.datasets import DatasetConfig, load
 
 
 def read(path, **options):

@@ -7,14 +7,14 @@ import tarfile
 import urllib.request
 
 import pytest
+from image_sets import write_npz
+
+from fedsofim.core.errors import ConfigError
 from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.download import download
 from fedsofim.data.recipe import HUB_WEIGHTS, BackboneConfig
 from fedsofim.data.vision import optional, torchvision
-from image_sets import write_npz
-
-from fedsofim.core.errors import ConfigError
 
 
 @pytest.fixture

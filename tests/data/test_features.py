@@ -4,6 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from image_sets import CLASSES, TRAIN, shared, write_folder, write_npz
+
+from fedsofim.core.errors import ConfigError
 from fedsofim.data import extraction, npz
 from fedsofim.data.backbones import load_backbone, random_backbone
 from fedsofim.data.datasets import EMBEDDED, DatasetConfig, load
@@ -11,12 +17,6 @@ from fedsofim.data.features import Extraction, code, fingerprint, half, quantise
 from fedsofim.data.images import Reading, npz_images
 from fedsofim.data.probes import pink_noise
 from fedsofim.data.recipe import OWN_WEIGHTS, BackboneConfig, FeaturesConfig, Preprocessing
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-from image_sets import CLASSES, TRAIN, shared, write_folder, write_npz
-
-from fedsofim.core.errors import ConfigError
 
 
 def plan(tmp_path, path=None, weights="own", probes=0, precision="half", **dataset):

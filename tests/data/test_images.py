@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 medmnist = pytest.importorskip("medmnist")
-from fedsofim.data import npz
-from fedsofim.data.catalog import locate
-from fedsofim.data.datasets import MEDMNIST, DatasetConfig
-from fedsofim.data.images import Reading, folder_images, npz_images
-from fedsofim.data.vision import torchvision
 from image_sets import CLASSES, TEST, TRAIN, write_folder, write_npz
 from PIL import Image
 
 from fedsofim.config.compose import compose
 from fedsofim.core.errors import ConfigError
+from fedsofim.data import npz
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import MEDMNIST, DatasetConfig
+from fedsofim.data.images import Reading, folder_images, npz_images
+from fedsofim.data.vision import torchvision
 
 
 def together(split, size=7):

@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 import pytest
-from fedsofim.data.datasets import DatasetConfig
-from fedsofim.data.partition import Partition, statistics, table
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.partition import Partition, statistics, table
 from fedsofim.reports.run_page import heat_map_of
 from fedsofim.runs.experiment import prepare
 

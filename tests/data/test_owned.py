@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedsofim.data.owned import open_records
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.owned import open_records
 from fedsofim.models import head
 
 

@@ -3,12 +3,12 @@ import time
 
 import numpy as np
 import pytest
-from fedsofim.data.partition import Partition, statistics
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.partition import Partition, statistics
 
 KINDS = {
     "iid": Partition(kind="iid", clients=20),

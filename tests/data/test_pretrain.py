@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from fedsofim.data.backbones import load_backbone
 from image_sets import write_npz
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.backbones import load_backbone
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "pretrain_backbone.py"
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from fedsofim.data.probes import Vocabulary, pink_noise, token_noise, white_noise
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.rng import Purpose, stream
+from fedsofim.data.probes import Vocabulary, pink_noise, token_noise, white_noise
 
 
 def radial_slope(x):

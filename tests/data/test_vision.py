@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from fedsofim.data import vision
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data import vision
 
 
 def python(code):

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedsofim.strategies.fedgd import FedGD
-from fedsofim.strategies.rule import start
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -35,6 +33,8 @@ from fedsofim.federation.messages import HELLO, RELEASE, exchange, pack, undecod
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.roster import Member, Roster
 from fedsofim.federation.strategy import RuleStrategy
+from fedsofim.strategies.fedgd import FedGD
+from fedsofim.strategies.rule import start
 
 NASTY: list[Any] = [
     *(0, 1, -1, 2**31, 2**63 - 1, -(2**63), 10**5000, 0.5, -0.0, 1e308, float("inf"), float("nan")),

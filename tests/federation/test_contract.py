@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
 from flwr.app import ArrayRecord
 from inprocess import InProcessGrid
 from smalldata import CLIENTS
@@ -20,6 +19,7 @@ from fedsofim.federation import deployed, methods, server_app
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.experiment import prepare
+from fedsofim.strategies import STRATEGIES
 
 Values = Callable[..., dict[str, Any]]
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedsofim.clients import Client
-from fedsofim.clients.pfedsop import PFedSOPState
-from fedsofim.strategies.rule import start, step
 from inprocess import InProcessGrid
 from smalldata import CLASSES, write_records
 
+from fedsofim.clients import Client
+from fedsofim.clients.pfedsop import PFedSOPState
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import put, take
 from fedsofim.federation import server_app
 from fedsofim.models import head
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.runs.directory import RunDir
+from fedsofim.strategies.rule import start, step
 
 
 @pytest.fixture

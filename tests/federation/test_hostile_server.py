@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from fedsofim.clients import Client, Program
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
@@ -14,7 +15,6 @@ from fedsofim.clients.pfedsop import PFedSOP
 from fedsofim.clients.scaffold import ScaffoldSteps
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
-
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.sums import Adjacency
 from fedsofim.federation.owner import NO_REASON, Owner, Request, Terms

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from fedsofim.clients import Client, Program
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.steps import LocalSteps
-
 from fedsofim.federation.owner import Owner, Request, Terms, clean
 from fedsofim.models.head import examples
 from fedsofim.privacy.accounting import mu_of

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedsofim.strategies.aggregation import aggregate
-from fedsofim.strategies.rule import broadcast, stage_broadcast, step
-from fedsofim.strategies.stage import stage_std
 from flwr.app import Context, Message, RecordDict
 from flwr.client import Client as FlowerClient
 from flwr.clientapp import ClientApp
@@ -31,6 +28,9 @@ from fedsofim.federation.owner import NO_REASON, Owner
 from fedsofim.privacy.ledger import Budget, Ledger
 from fedsofim.privacy.refusals import Refusal
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.rule import broadcast, stage_broadcast, step
+from fedsofim.strategies.stage import stage_std
 
 Values = Callable[..., dict[str, Any]]
 

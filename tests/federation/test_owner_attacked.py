@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedsofim.clients.gradient import Gradient
-from fedsofim.clients.tree import Tree
 from flwr.app import Message
 from inprocess import InProcessGrid
 from smalldata import CLASSES, FEATURES, write_records
 
+from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.tree import Tree
 from fedsofim.config.schema import parse
 from fedsofim.federation import client_app
 from fedsofim.federation.messages import HELLO, RELEASE, pack, unpack

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.pixels import load_pixels
 from fedsofim.strategies import STRATEGIES

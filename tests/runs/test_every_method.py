@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
-from fedsofim.strategies.rule import start
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
@@ -12,6 +10,8 @@ from fedsofim.privacy.mechanism import seeded
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.rule import start
 
 
 def experiment(small, *overrides):

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from fedsofim.clients import Client
-from fedsofim.clients.tree import Tree
-from fedsofim.strategies import STRATEGIES
 from scipy.stats import kstest
 
+from fedsofim.clients import Client
+from fedsofim.clients.tree import Tree
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
@@ -19,6 +18,7 @@ from fedsofim.privacy.plan import Privacy
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies import STRATEGIES
 
 EXACT = "privacy.noise=exact"
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from fedsofim.clients.personal import batch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsofim.clients.personal import batch
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
 from fedsofim.reports import svg

@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
 
 from fedsofim.config.compose import compose
 from fedsofim.core.errors import ConfigError, Stopped
 from fedsofim.runs import session
 from fedsofim.runs.observer import Text
+from fedsofim.strategies import STRATEGIES
 
 FILES = {
     "config.yaml",

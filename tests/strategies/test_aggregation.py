@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fedsofim.strategies.aggregation import aggregate, bears, krum, liars, median, trimmed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -10,6 +9,7 @@ from scipy import stats
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
+from fedsofim.strategies.aggregation import aggregate, bears, krum, liars, median, trimmed
 
 ROBUST = ["median", "trimmed", "krum"]
 ALL = ["uniform", "size", *ROBUST]

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from fedsofim.strategies.average import averaged, blank, model_of
-from fedsofim.strategies.rule import Empty, ServerState
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
@@ -15,6 +13,8 @@ from fedsofim.engines.local import run
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies.average import averaged, blank, model_of
+from fedsofim.strategies.rule import Empty, ServerState
 
 ROUNDS = 6  # of the small data's runs; the last quarter is 2
 

@@ -5,12 +5,21 @@ import math
 import numpy as np
 import pytest
 from dp_accounting import get_epsilon_gaussian
+from references import reference
+
 from fedsofim.clients import Client
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.program import release_stage
 from fedsofim.clients.scaffold import ScaffoldState, ScaffoldSteps
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError
+from fedsofim.core.rate import Rate
+from fedsofim.models import head
+from fedsofim.privacy.mechanism import seeded
+from fedsofim.privacy.plan import Plan
 from fedsofim.strategies import STRATEGIES
 from fedsofim.strategies.adaptive import FedAdam, FedYogi
 from fedsofim.strategies.aggregation import aggregate
@@ -19,15 +28,6 @@ from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.rule import start, step
 from fedsofim.strategies.scaffold import Scaffold
-from references import reference
-
-from fedsofim.config.compose import compose
-from fedsofim.config.schema import parse
-from fedsofim.core.errors import ConfigError
-from fedsofim.core.rate import Rate
-from fedsofim.models import head
-from fedsofim.privacy.mechanism import seeded
-from fedsofim.privacy.plan import Plan
 
 torch = reference("torch")
 

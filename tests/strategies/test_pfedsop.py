@@ -5,17 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fedsofim.clients import Client
 from fedsofim.clients.alone import Alone
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.pfedsop import PFedSOP, PFedSOPState, angle, gompertz, personal_step
 from fedsofim.clients.steps import LocalSteps
-from fedsofim.strategies.alone import Alone as AloneRule
-from fedsofim.strategies.pfedsop import PFedSOP as PFedSOPRule
-from fedsofim.strategies.rule import start, step
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
@@ -28,6 +25,9 @@ from fedsofim.reports import compare
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.session import run as run_session
+from fedsofim.strategies.alone import Alone as AloneRule
+from fedsofim.strategies.pfedsop import PFedSOP as PFedSOPRule
+from fedsofim.strategies.rule import start, step
 
 CLASSES, FEATURES = 3, 4
 

@@ -5,9 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from fedsofim.strategies.average import model_of
-from fedsofim.strategies.ridge import Moments, Ridge, discriminants
-from fedsofim.strategies.rule import start
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedsofim.config.compose import compose
@@ -21,6 +18,9 @@ from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.observer import announcement
+from fedsofim.strategies.average import model_of
+from fedsofim.strategies.ridge import Moments, Ridge, discriminants
+from fedsofim.strategies.rule import start
 
 RIDGE = ("strategy=ridge", "transform.radius=4")
 

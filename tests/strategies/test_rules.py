@@ -4,6 +4,9 @@ import math
 
 import numpy as np
 import pytest
+
+from fedsofim.core.errors import ConfigError
+from fedsofim.core.rate import Rate
 from fedsofim.strategies import STRATEGIES
 from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.alone import Alone
@@ -11,9 +14,6 @@ from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.pfedsop import PFedSOP
 from fedsofim.strategies.ridge import Ridge
 from fedsofim.strategies.rule import start, step
-
-from fedsofim.core.errors import ConfigError
-from fedsofim.core.rate import Rate
 
 ROUNDS = 5
 

@@ -3,15 +3,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedsofim.strategies.fedgd import FedGD
-from fedsofim.strategies.rule import start, step
-from fedsofim.strategies.sofim import Sofim
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsofim.config.build import build
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.rate import Rate
+from fedsofim.strategies.fedgd import FedGD
+from fedsofim.strategies.rule import start, step
+from fedsofim.strategies.sofim import Sofim
 
 
 def sofim(**changes):

@@ -4,12 +4,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
 from float_noise import FloatNoise
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.models.head import clipped_gradient_sum
 from fedsofim.runs.experiment import prepare
+from fedsofim.strategies import STRATEGIES
 from fedsofim.studies import audit_canaries
 from fedsofim.studies.audit import (
     CONFIDENCE,

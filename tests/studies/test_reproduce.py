@@ -5,13 +5,13 @@ import csv
 import numpy as np
 import pytest
 import yaml
-from fedsofim.strategies import STRATEGIES
 from scipy.stats import chi2 as chi2_distribution
 
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.reports.tables import Table, paper
+from fedsofim.strategies import STRATEGIES
 from fedsofim.studies import tune
 from fedsofim.studies.reproduce import Study, accuracy_table, mcnemar
 from fedsofim.studies.results import Results

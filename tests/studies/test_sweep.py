@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pyarrow.parquet
 import pytest
-from fedsofim.strategies import STRATEGIES
 
 from fedsofim.config.compose import compose, compose_many, expand
 from fedsofim.config.schema import parse
@@ -18,6 +17,7 @@ from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
+from fedsofim.strategies import STRATEGIES
 from fedsofim.studies.stacks import run_all
 from fedsofim.studies.sweep import Sweep
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from fedsofim.strategies import STRATEGIES
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
@@ -17,6 +16,7 @@ from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure, personal_models
 from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.record import Record
+from fedsofim.strategies import STRATEGIES
 
 PRIVATE = ("transform=private", "transform.radius=4")
 SILENT = {"alone"}

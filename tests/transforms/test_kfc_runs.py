@@ -4,15 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from fedsofim.clients.program import transformed
-from fedsofim.data.datasets import Dataset
-from fedsofim.strategies import STRATEGIES
-from fedsofim.strategies.rule import broadcast
 
+from fedsofim.clients.program import transformed
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import flatten
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.datasets import Dataset
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.privacy.mechanism import SeededNoise
@@ -20,6 +18,8 @@ from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.probes import probes_for
+from fedsofim.strategies import STRATEGIES
+from fedsofim.strategies.rule import broadcast
 from fedsofim.transforms.kfc import KFC
 
 TAKING = [name for name in STRATEGIES if name != "ridge"]  # it sends no gradients

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
-from fedsofim.clients import Client
-from fedsofim.clients.program import release_stage, transformed
-from fedsofim.strategies.fedfc import SecondMoment
-from fedsofim.strategies.ridge import Joint
-from fedsofim.strategies.rule import ServerState, for_raw
-from fedsofim.strategies.stage import stage_std, symmetric
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsofim.clients import Client
+from fedsofim.clients.program import release_stage, transformed
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.mechanism import SeededNoise
 from fedsofim.privacy.plan import Privacy
+from fedsofim.strategies.fedfc import SecondMoment
+from fedsofim.strategies.ridge import Joint
+from fedsofim.strategies.rule import ServerState, for_raw
+from fedsofim.strategies.stage import stage_std, symmetric
 from fedsofim.transforms.geometry import Centre, Private, Public
 from fedsofim.transforms.stages import (
     Covariance,
