@@ -22,8 +22,9 @@ def test_the_table_of_costs_can_still_be_made(monkeypatch, capsys):
     monkeypatch.syspath_prepend(SCRIPTS[0].parent)
     import method_costs
 
-    monkeypatch.setattr(method_costs, "STRATEGIES", ["fedgd", "fedfc"])
+    monkeypatch.setattr(method_costs, "STRATEGIES", ["fedgd", "fedfc", "ridge"])
     method_costs.main()
     told = capsys.readouterr().out
     assert "| fedgd | 2,600 | 2,600 | 0 |" in told
     assert "| fedfc | 2,600 | 2,600 | 8,580 |" in told
+    assert "| ridge | 19,500 | 0 | 11,176 |" in told
