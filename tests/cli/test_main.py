@@ -225,7 +225,9 @@ def test_list_tells_each_option_in_a_line(inside, group, option, words):
 def test_cfg_shows_how_values_come_about(inside):
     done = inside("run", "--cfg", "job")
     assert "lr: ${at_epsilon:" in done.stdout
-    assert yaml.safe_load(done.stdout)["rounds"] == 70
+    shown = yaml.safe_load(done.stdout)
+    assert "${oc.select:settings.rounds,70}" in shown["rounds"]
+    assert shown["seed"] == 0
 
 
 def test_cfg_shows_the_config_and_does_not_run(inside, tmp_path):

@@ -38,7 +38,7 @@ def test_labels_say_what_is_unusual_once(small, tmp_path):
         "sofim, lr 0.1",
         "sofim, lr 0.2",
         "sofim, lr 0.1, participation 0.5",
-        "sofim, lr 0.1, transform kfc",
+        "sofim, transform kfc, lr 0.1",
     }
 
 
