@@ -156,6 +156,11 @@ def audit(
     if device:
         config = replace(config, privacy=replace(config.privacy, noise="exact"))
     plan = config.plan()
+    require(
+        plan.releases > 0 or not config.stages,
+        f"strategy={config.strategy_name}: sends something before the first round only, for which "
+        "there is no attack here",
+    )
     if plan.releases == 0:
         why = "nothing is sent"
         return Audit(0.0, plan.delta, CONFIDENCE, [], {"pair": why, "canaries": why})

@@ -211,6 +211,11 @@ def test_a_device_is_audited_with_its_own_noise(config_of, small, noise, hidden)
     assert found.passed == hidden
 
 
+def test_a_head_in_one_shot_is_not_said_to_send_nothing(config_of):
+    with pytest.raises(ConfigError, match="strategy=ridge: sends something before the first round"):
+        audit(config_of("strategy=ridge"), size=SMALL)
+
+
 def test_what_claims_nothing_is_not_audited(config_of, small):
     with pytest.raises(ConfigError, match="promises nothing"):
         audit(config_of("privacy=none"))
