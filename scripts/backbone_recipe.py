@@ -26,6 +26,7 @@ class Recipe:
     pad: int = 4
     sizes: tuple[int, ...] = (32,)
     dropout: float = 0.5
+    bf16: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@ r"""Train a backbone on CIFAR-100 by the recipe of the project's own weights.
 
     python scripts/pretrain_backbone.py resnet20 --images DIR --out resnet20.pt
     python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt \
-        --epochs 18 --lr 0.1 --dropout 0.2 --sizes 16,24,32
+        --epochs 18 --lr 0.1 --dropout 0.2 --sizes 16,24,32 --bf16
 
 DIR holds `cifar-100-python/` (torchvision's) or `cifar100.npz` (scripts/pack_images.py); a `.npz`
 file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same command with
@@ -11,7 +11,8 @@ file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same c
 SGD with Nesterov momentum .9, weight decay 5e-4, batches of 128, one learning-rate cycle (.025 up
 to .25 over the first 20 %, down to .000025), random crops from 4 black pixels around, random flips.
 With --sizes images grow: each size serves an equal share of the epochs. Small images cost little,
-and a network that has learnt from them needs few epochs of full size.
+and a network that has learnt from them needs few epochs of full size. --bf16 multiplies in bfloat16,
+nearly twice as fast on CPUs that have it (AMD since Zen 4); weights stay float32.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from fedsofim.data.backbones import BACKBONES, Backbone
 from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import DatasetConfig
 
+SAVE_EVERY = 100  # steps
 console = Console(highlight=False)
 
 
@@ -80,7 +82,9 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.lr_at(self.step / max(self.steps - 1, 1))
         self.network.train()
-        loss = nn.functional.cross_entropy(self.network(x), self.images.y[rows])
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16):
+            logits = self.network(x)
+        loss = nn.functional.cross_entropy(logits.float(), self.images.y[rows])
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -138,6 +142,8 @@ def train(training: Training, test: Images, checkpoint: Path, stop: Callable[[],
             for _ in range(per_epoch - first):
                 total += training.advance()
                 bar.advance(task)
+                if training.step % SAVE_EVERY == 0:
+                    save(training.state(), checkpoint)
                 if stop():
                     break
         save(training.state(), checkpoint)
@@ -179,6 +185,7 @@ def parse() -> argparse.Namespace:
         help="widths of the images, each for an equal share of the epochs: 16,24,32",
     )
     parser.add_argument("--dropout", type=float, default=Recipe.dropout, help="of VGG's classifier")
+    parser.add_argument("--bf16", action="store_true", help="multiply in bfloat16")
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     return parser.parse_args()
@@ -192,7 +199,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.out}: was begun already; --resume goes on with it",
     )
     require(not arguments.resume or checkpoint.is_file(), f"{checkpoint}: there is none to resume")
-    names = ("backbone", "epochs", "batch", "lr", "sizes", "dropout", "seed")
+    names = ("backbone", "epochs", "batch", "lr", "sizes", "dropout", "bf16", "seed")
     recipe = Recipe(**{k: getattr(arguments, k) for k in names})
     images, test, classes = open_images(arguments.images)
     training = Training(recipe, classes, images)
