@@ -8,7 +8,9 @@ import numpy as np
 
 from fedsofim.clients.personal import TunedSteps, released_gradients
 from fedsofim.clients.program import Client, Noise
+from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
@@ -58,3 +60,16 @@ class FineTune(TunedSteps):
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
         # McMahan et al., Algorithm 1, ClientUpdate.
         return x - y, FineTuneState(state.steps + self.steps)
+
+    def contribute(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: FineTuneState,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, FineTuneState]:
+        whole = self.steps == 1 and self.batch_size is None
+        require(whole, f"steps={self.steps}: only one step on all records can be added up")
+        added = noisy_sums(received["theta"], clients, plan, noise)
+        return added, FineTuneState(state.steps + 1)

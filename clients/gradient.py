@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
+from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
@@ -43,3 +44,13 @@ class Gradient(Program):
         theta = received["theta"]
         thetas = np.broadcast_to(theta, (len(clients), *theta.shape))
         return noisy_gradients(thetas, clients, plan, noise), state  # Eq. (2); Algorithm 1, line 8
+
+    def contribute(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Stateless,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Stateless]:
+        return noisy_sums(received["theta"], clients, plan, noise), state

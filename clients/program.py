@@ -60,6 +60,14 @@ class Program(ABC):
             f"{cls.__name__}: does not state its disclosure; every kind of client must, in its own "
             "body",
         )
+        if "release" in vars(cls) and "contribute" not in vars(cls):
+            # What a base adds to a sum is not what this class releases.
+            setattr(cls, "contribute", Program.contribute)  # noqa: B010
+
+    @property
+    def contributes(self) -> bool:
+        """Whether it says what it adds to a sum of which only the total is seen."""
+        return type(self).contribute is not Program.contribute
 
     @property
     @abstractmethod
@@ -107,6 +115,25 @@ class Program(ABC):
             plan: the clip and the noise.
             noise: the noise stream of each client in this round.
         """
+
+    def contribute(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        """What each client adds to a sum of which only the total is seen, and what it remembers.
+
+        Integers `(n, ...)` in units of the records' own grid, for `privacy.trust=aggregate`: noisy
+        sums of clipped gradients. The arguments are those of `release`, for one head.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: adds to no sum")
+
+    def from_mean(self, received: Mapping[str, Array], mean: Array) -> Array:
+        """What the server applies, of the mean over all records that `contribute` adds up to."""
+        return mean
 
 
 def transformed(

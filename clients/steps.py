@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
+from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.privacy.disclosure import Disclosure
@@ -66,3 +67,17 @@ class LocalSteps(Program):
             # McMahan et al., Algorithm 1, ClientUpdate; with mu, Li et al., Eq. (2).
             drift = drift + self.lr * (g - mu * drift)
         return drift, state
+
+    def contribute(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        require(self.steps == 1, f"steps={self.steps}: only one step can be added up")
+        return noisy_sums(received["theta"], clients, plan, noise), state
+
+    def from_mean(self, received: Mapping[str, Array], mean: Array) -> Array:
+        return self.lr * mean  # the drift of one step; the proximal pull begins with the second

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from fedsofim.clients.program import Client, Noise, Program
+from fedsofim.clients.together import in_units
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records
@@ -110,17 +111,42 @@ class Tree(Program):
         for g, before, t, (i, D) in zip(out, state.nodes, state.t.tolist(), clients, strict=True):
             batch, source = _batch(D, t % self.batches, self.batches), noise(i, 0)
             S = batch.gradient_sum(theta, plan.clip, source.exact)
-            node = before.astype(S.value.dtype)
-            level = self._closed(t)
             fresh = source.gaussian(S, plan.client_noise_multiplier)
-            change = (S.value + fresh - node[:level].sum(axis=0)) * S.unit
-            np.divide(change, D.size / self.batches, out=g)
-            node[:level] = 0
-            node[level] = fresh
-            if self._ends_tree(t):
-                node[:] = 0  # the next tree starts anew, on top of this one's total
+            change, node = self._grown(S.value, fresh, before, t)
+            np.divide(change * S.unit, D.size / self.batches, out=g)
             nodes.append(node)
         return out, TreeState(np.stack(nodes), state.t + 1)
+
+    def contribute(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: TreeState,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, TreeState]:
+        theta, changes, nodes = received["theta"], [], []
+        for before, t, (i, D) in zip(state.nodes, state.t.tolist(), clients, strict=True):
+            batch, source = _batch(D, t % self.batches, self.batches), noise(i, 0)
+            S, z = batch.gradient_sum(theta, plan.clip, source.exact), plan.client_noise_multiplier
+            change, node = self._grown(*in_units(S, z, source, D.unit(plan.clip)), before, t)
+            changes.append(change)
+            nodes.append(node)
+        return np.stack(changes), TreeState(np.stack(nodes), state.t + 1)
+
+    def from_mean(self, received: Mapping[str, Array], mean: Array) -> Array:
+        return mean * self.batches  # of each client one part in so many took its turn
+
+    def _grown(self, S: Array, fresh: Array, before: Array, t: int) -> tuple[Array, Array]:
+        """What the prefix sum changes by with leaf `t`, and the nodes after it."""
+        node = before.astype(S.dtype)
+        level = self._closed(t)
+        change = S + fresh - node[:level].sum(axis=0)
+        node[:level] = 0
+        node[level] = fresh
+        if self._ends_tree(t):
+            node[:] = 0  # the next tree starts anew, on top of this one's total
+        return change, node
 
     def _closed(self, t: int) -> int:
         """The level of the node that leaf `t` completes, whose noise replaces all below it."""

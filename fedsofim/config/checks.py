@@ -46,11 +46,6 @@ def _check_rounds(config: "Config") -> None:
         f"engine.min_clients={least}: a round has only {n} clients",
     )
     require(
-        config.privacy.trust == "server" or least in (None, n),
-        f"engine.min_clients={least}: with trust=aggregate the sum of fewer than all clients "
-        "carries too little noise",
-    )
-    require(
         not config.client.every_round
         or (least in (None, n) and config.engine.on_missing != "skip"),
         f"engine.min_clients, engine.on_missing=skip: the clients of strategy={name} must take "
@@ -120,6 +115,11 @@ def _check_privacy(config: "Config", disclosure: Disclosure) -> None:
         privacy.trust == "server" or disclosure.shares_noise,
         "privacy.trust=aggregate: this client acts on its own releases before they are summed, "
         "which the shared noise does not hide; use trust=server",
+    )
+    require(
+        privacy.trust == "server" or config.client.contributes,
+        f"privacy.trust=aggregate: {type(config.client).__name__} does not say what it adds to a "
+        "sum; give it a method contribute, or use trust=server",
     )
     require(
         privacy.adjacency == "replace-one" or not disclosure.record_moves_others,

@@ -24,6 +24,7 @@ from fedsofim.models.metrics import Metric
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan, Privacy
+from fedsofim.privacy.sharing import SecAgg, Sharing
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
 from fedsofim.strategies.average import Average
@@ -137,6 +138,7 @@ class Config:
     participation: float = 1.0
     malicious_fraction: float = 0.1
     average: Average = "none"
+    secagg: SecAgg = field(default_factory=SecAgg)
     note: str = ""
     text: str = ""
 
@@ -193,13 +195,20 @@ class Config:
         """What is released before the first round, in this order."""
         return (*self.transform.stages, *self.strategy.stages)
 
+    @cached_property
+    def sharing(self) -> Sharing | None:
+        """On what clients agree who share their noise; `None` where each adds its own."""
+        if self.privacy.trust == "server":
+            return None
+        return self.secagg.shared(self.schedule.size, self.engine.min_clients)
+
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""
-        releases = self.cost(self.rounds)
+        releases, sharing = self.cost(self.rounds), self.sharing
         try:
             return self.privacy.plan(
                 releases=releases,
-                clients=self.schedule.size,
+                sharers=sharing.sharers if sharing else 1,
                 aggregation=self.aggregation,
                 shares=tuple(stage.share for stage in self.stages),
             )
@@ -224,16 +233,18 @@ KINDS: dict[str, type[Any]] = {
     "privacy": Privacy,
     "engine": Engine,
     "output": Output,
+    "secagg": SecAgg,
 }
-OPTIONAL = ("model", "transform", "metric")  # a config may be older than the choice
+OPTIONAL = ("model", "transform", "metric", "secagg")  # a config may be older than the choice
 
 
 def kinds_of(values: Mapping[str, Any]) -> dict[str, type[Any]]:
     """The class of each part of a plain config, as Hydra composes it."""
-    for key in (*KINDS, *(group for group in GROUPS if group not in OPTIONAL)):
+    for key in (name for name in (*KINDS, *GROUPS) if name not in OPTIONAL):
         require(isinstance(values.get(key), Mapping), f"{key}: a value is missing")
     chosen = {group: values[group] for group in GROUPS if group in values}
-    return KINDS | {g: find(g, part.get(GROUPS[g].key)) for g, part in chosen.items()}
+    kinds = {key: kind for key, kind in KINDS.items() if key in values}
+    return kinds | {g: find(g, part.get(GROUPS[g].key)) for g, part in chosen.items()}
 
 
 def parse(values: Mapping[str, Any]) -> Config:

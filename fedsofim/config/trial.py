@@ -47,6 +47,9 @@ class _Watched:
     def part(self, which: slice) -> "_Watched":
         return _Watched(self.records.part(which), self.clip, self.taken[which])
 
+    def unit(self, clip: Scale) -> float:
+        return self.records.unit(clip)
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         require(name in SUMS, f"reads records by {name}, and not as a clipped sum")
         return partial(self._sum, name)
@@ -78,7 +81,10 @@ class _Heard(NamedTuple):
 
 
 def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
-    """Refuse a program that, in a few rounds, does something other than it discloses."""
+    """Refuse a program that, in a few rounds, does something other than it discloses.
+
+    Where clients share their noise it is tried by what it adds to a sum.
+    """
     told = f"client={type(program).__name__}"
     try:
         _try_out(program, rule, plan, disclosure, min(rounds, ROUNDS))
@@ -111,7 +117,8 @@ def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, r
             return _Heard(source, plan.client_noise_multiplier, draws, client)
 
         before = int(taken.max())
-        sent, memory = program.release(received, clients, memory, plan, noise)
+        act = program.release if plan.sharers == 1 else program.contribute
+        sent, memory = act(received, clients, memory, plan, noise)
         _check(sent, rule.release_shape(theta))
         took, stated = int(taken.max()), disclosure.releases(t + 1)
         require(

@@ -7,8 +7,10 @@ import numpy as np
 
 from fedsofim.clients import Client
 from fedsofim.clients.program import release_stage, transformed
+from fedsofim.clients.together import mean_of, stage_sums, stage_units
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
+from fedsofim.models.head import examples_of
 from fedsofim.privacy.plan import Plan, Protection
 from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.stage import stage_std
@@ -29,6 +31,8 @@ class Simulation:
     ) -> None:
         self.config, self.plan, self.stacked = config, plan, stacked
         self.exact = config.privacy.noise == "exact"
+        # A stack's heads have no common grid: they add up floats, equal to rounding.
+        self.together = config.sharing is not None and not stacked
         self.clients = list(clients)  # under the last transform that was received
         self.sizes = np.array([client.data.size for client in clients])
 
@@ -42,9 +46,14 @@ class Simulation:
         """
         config, stage = self.config, self.config.stages[t]
         self.clients = transformed(self.clients, received, self.exact)
+        std = stage_std(stage, t, plan, self.sizes, config.aggregation)
+        if self.together:
+            added = stage_sums(stage, t, self.clients, received, plan, config.noise(t))
+            data = self.clients[0].data
+            G = mean_of(added.sum(axis=0), stage_units(stage, data), int(self.sizes.sum()))
+            return G.astype(examples_of(data).x.dtype), std
         released = release_stage(stage, t, self.clients, received, plan, config.noise(t))
         how, fraction = config.aggregation, config.malicious_fraction
-        std = stage_std(stage, t, plan, self.sizes, how)
         return aggregate(released, self.sizes, how, fraction), std
 
     def round(self, t: int, received: Mapping[str, Array], memory: Any) -> tuple[Array, Any]:
@@ -59,6 +68,13 @@ class Simulation:
         present = config.schedule.present(t)
         self.clients = transformed(self.clients, received, self.exact)
         group, remembered = [self.clients[i] for i in present], take(memory, present)
+        if self.together:
+            program, theta = config.client, received["theta"]
+            added, new = program.contribute(received, group, remembered, self.plan, noise)
+            records = int(self.sizes[present].sum())
+            mean = mean_of(added.sum(axis=0), group[0].data.unit(self.plan.clip), records)
+            G = program.from_mean(received, mean).astype(theta.dtype)
+            return G, put(memory, present, new)
         releases, new = config.client.release(received, group, remembered, self.plan, noise)
         return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
 

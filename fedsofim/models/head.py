@@ -131,6 +131,10 @@ class Examples(NamedTuple):
         factors = None if t is None else Factors(t.U_G, t.U_A)
         return exact_sums.gradient_sum(theta, self.x, self.target, clip, factors)
 
+    def unit(self, clip: Scale) -> float:
+        """What 1 stands for in an exact gradient sum."""
+        return exact_sums.grid(clip, exact_sums.GRADIENT_BITS)[1]
+
     def second_moment(self, bound: float, exact: bool = False, bias: bool = True) -> BoundedSum:
         r"""The sum of $xx^\top$, x clipped to norm `bound`; with the bias, or features alone."""
         return moments.second_moment(self.x if bias else self.x[:-1], bound, exact)

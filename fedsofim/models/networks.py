@@ -208,6 +208,10 @@ class DeepRecords:
             sums += columns.sum(axis=1).astype(np.int64)
         return BoundedSum(sums.reshape(theta.shape), B, unit)
 
+    def unit(self, clip: Scale) -> float:
+        """What 1 stands for in an exact gradient sum."""
+        return exact_sums.grid(clip, exact_sums.DEEP_BITS)[1]
+
     def _fast_sum(self, theta: Array, C: float) -> Array:
         """The sum in floats; an example whose gradient is not finite contributes zero."""
         total = [self.x.new_zeros(shape) for shape in self.network.shapes]

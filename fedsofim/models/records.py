@@ -57,6 +57,9 @@ class Records(Protocol):
         moves it by at most twice its bound, to the last bit; else it is fast, and float32 rounds.
         """
 
+    def unit(self, clip: Scale) -> float:
+        """What 1 stands for in an exact gradient sum at that clip; no record decides it."""
+
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy."""
 

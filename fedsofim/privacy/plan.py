@@ -25,7 +25,8 @@ class Privacy:
             and epsilon becomes what it costs; otherwise the budget decides it.
         adjacency: what may change about a record; client sizes are public either way.
         trust: who sees what. `server`: every single release, so each client hides its own records.
-            `aggregate`: secure aggregation shows the sum alone, so the clients share the noise.
+            `aggregate`: secure aggregation shows the sum alone, so the clients share the noise, and
+            each adds what the fewest honest ones in a sum need.
         noise: of a simulation. `seeded` is fast and can be repeated; `exact` is what a deployed
             client adds, integers from the system's entropy on sums of integers.
     """
@@ -57,8 +58,9 @@ class Privacy:
             "give a finite clip, or privacy=none",
         )
         require(
-            self.noise == "seeded" or self.trust == "server",
-            "noise=exact: its proof is for noise that one client adds alone; use trust=server",
+            math.isfinite(self.clip) or self.trust == "server",
+            f"clip={self.clip}: with trust=aggregate clients add integers on a grid that the clip "
+            "decides; give a finite clip",
         )
 
     def doubt(self, records: int) -> str | None:
@@ -75,13 +77,13 @@ class Privacy:
         )
 
     def plan(
-        self, *, releases: float, clients: int, aggregation: str, shares: tuple[float, ...] = ()
+        self, *, releases: float, sharers: int, aggregation: str, shares: tuple[float, ...] = ()
     ) -> "Plan":
         r"""The least noise that keeps the budget.
 
         Args:
             releases: of a sum clipped at `clip`, over the whole run.
-            clients: how many, n.
+            sharers: the fewest honest clients in a sum, with `trust=aggregate`; else no matter.
             aggregation: how the server combines them.
             shares: the part of $\mu^2$ that each stage before the first round may spend; where
                 rounds release nothing, relative to their sum.
@@ -109,7 +111,7 @@ class Privacy:
             delta=self.delta,
             adjacency=self.adjacency,
             shares=shares,
-            sharers=clients if self.trust == "aggregate" else 1,
+            sharers=sharers if self.trust == "aggregate" else 1,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsofim.clients.program import Client, Noise, Program, transformed
+from fedsofim.clients.together import mean_of
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local
@@ -96,7 +97,23 @@ def watched(program: Program, on_release: Callable[[Seen], None]) -> Program:
         on_release(Seen(received, clients, state, released))
         return released, after
 
-    own = {"release": release, "disclosure": kind.disclosure}  # nothing else is sent
+    def contribute(
+        self: Program,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        added, after = kind.contribute(self, received, clients, state, plan, noise)
+        pairs = zip(added, clients, strict=True)
+        means = [mean_of(sums, D.unit(plan.clip), D.size) for sums, (_, D) in pairs]
+        released = np.stack([self.from_mean(received, mean) for mean in means])
+        on_release(Seen(received, clients, state, released))
+        return added, after
+
+    # Nothing else is sent.
+    own = {"release": release, "contribute": contribute, "disclosure": kind.disclosure}
     listening: Any = type(kind.__name__, (kind,), own)
     values = {field.name: getattr(program, field.name) for field in fields(program)}
     return listening(**values)  # type: ignore[no-any-return]

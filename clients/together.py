@@ -1,0 +1,104 @@
+"""What clients add to a sum of which only the total is ever seen: integers on a public grid.
+
+Secure aggregation adds up integers modulo $2^{64}$. With exact noise they are what a client would
+release alone, before it is made a mean; a simulation's fast sums are rounded to the same grid.
+Integers add up to the same total in any order, so every engine finds the same mean, bit for bit.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedsofim.clients.program import Client, Noise, transformed
+from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.errors import require
+from fedsofim.core.sums import BoundedSum
+from fedsofim.models.records import Records
+from fedsofim.privacy.mechanism import NoiseSource
+from fedsofim.privacy.plan import Plan, Protection
+from fedsofim.strategies.stage import Stage
+
+# So many bits has a number of the total; what leaves them wraps around.
+MODULUS_BITS = 64
+
+
+def in_units(total: BoundedSum, z: Scale, source: NoiseSource, unit: Scale) -> tuple[Array, Array]:
+    """A sum and its noise, of std `bound * z`, both in whole units.
+
+    Args:
+        total: in exact integers if the noise is exact, else in floats.
+        z: the noise multiplier.
+        source: of the noise.
+        unit: of the grid that all clients share.
+    """
+    noise = source.gaussian(total, z)
+    if total.value.dtype == np.int64:
+        require(total.unit == unit, f"unit={total.unit:g}: all clients add on the grid of {unit:g}")
+        return total.value, noise
+    parts = (np.rint(part.astype(np.float64) / unit) for part in (total.value, noise))
+    value, drawn = (part.astype(np.int64) for part in parts)
+    return value, drawn
+
+
+def noisy_sums(
+    theta: Array, clients: Sequence[Client], plan: Protection, noise: Noise, draw: int = 0
+) -> Array:
+    r"""Each client's clipped, noisy gradient sum in whole units, $S_i + E_i$, `(n, K, F+1)`.
+
+    Args:
+        theta: the broadcast parameters, `(K, F+1)`.
+        clients: whose gradients.
+        plan: the clip and the noise, a client's own part of it.
+        noise: the noise stream of each client in this round.
+        draw: the number of this call within the round.
+    """
+    out = np.empty((len(clients), *theta.shape), np.int64)
+    for total, (i, D) in zip(out, clients, strict=True):
+        source = noise(i, draw)
+        S = D.gradient_sum(theta, plan.clip, source.exact)
+        value, drawn = in_units(S, plan.client_noise_multiplier, source, D.unit(plan.clip))
+        np.add(value, drawn, out=total)
+    return out
+
+
+def stage_sums(
+    stage: Stage,
+    t: int,
+    clients: Sequence[Client],
+    received: Mapping[str, Array],
+    plan: Plan,
+    noise: Noise,
+) -> Array:
+    """What each client adds before the first round, `(n, length)`: noisy sums in whole units.
+
+    The arguments are those of `release_stage`, whose sums these are.
+    """
+    z, out = plan.stage_multiplier(t, stage.unit_sensitivity(plan.adjacency)), []
+    for i, D in transformed(clients, received):
+        source = noise(i, 0)
+        units = [S.unit for S in stage.summed(D.part(slice(0)), True)]
+        pairs = zip(stage.summed(D, source.exact), units, strict=True)
+        out.append(np.concatenate([np.add(*in_units(S, z, source, unit)) for S, unit in pairs]))
+    return np.stack(out)
+
+
+def stage_units(stage: Stage, like: Records) -> Array:
+    """What 1 stands for in each number of a stage's total, `(length,)`; no record decides it.
+
+    Args:
+        stage: whose.
+        like: any records of the run's features and classes.
+    """
+    blank = stage.summed(like.part(slice(0)), True)
+    return np.concatenate([np.full(S.value.size, S.unit) for S in blank])
+
+
+def mean_of(total: Array, unit: Scale, records: int) -> Array:
+    """The mean over all records of those who took part, in float64.
+
+    Args:
+        total: of what they added, in whole units.
+        unit: what 1 stands for; one number, or one for each.
+        records: how many they have together; public.
+    """
+    return np.asarray(total.astype(np.float64) * (unit / records))
