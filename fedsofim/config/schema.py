@@ -12,6 +12,7 @@ from fedsofim.clients.program import Noise
 from fedsofim.config.build import build, settings_of
 from fedsofim.config.checks import check
 from fedsofim.config.parts import GROUPS, find
+from fedsofim.config.secagg import SecAgg
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
@@ -24,7 +25,7 @@ from fedsofim.models.metrics import Metric
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan, Privacy
-from fedsofim.privacy.sharing import SecAgg, Sharing
+from fedsofim.privacy.sharing import Sharing
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
 from fedsofim.strategies.average import Average

@@ -29,6 +29,7 @@ def parser() -> Parser:
     commands = made.add_subparsers(dest="command", required=True)
     _server_arguments(commands.add_parser("server", help="certificates, and a server with TLS"))
     _register_arguments(commands.add_parser("register", help="let clients in, by public key"))
+    _peers_arguments(commands.add_parser("peers", help="who the clients are, for each of them"))
     _client_arguments(commands.add_parser("client", help="a client on its owner's data file"))
     _key_arguments(commands.add_parser("key", help="a key to sign code with"))
     _sign_arguments(commands.add_parser("sign", help="sign the code that clients will run"))
@@ -67,6 +68,13 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_register)
 
 
+def _peers_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "keys", nargs="+", type=Path, help="all clients' public keys, *.pub, client 0's first"
+    )
+    parser.set_defaults(run=_peers)
+
+
 def _client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", required=True, metavar="HOST:PORT")
     parser.add_argument("--ca", required=True, type=Path, help="the server's ca.crt")
@@ -89,6 +97,21 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy", type=Path, help="a TOML file of rules beside the budget; see --policy-example"
     )
     parser.add_argument("--policy-example", action=_PolicyExample, help="print one, with all rules")
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        metavar="FILE",
+        help="all clients' public keys, as 'fedsofim deploy peers' writes them; needed for "
+        "privacy.trust=aggregate. Have it from the other owners, not from the server",
+    )
+    parser.add_argument(
+        "--honest",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many of the other clients surely are honest: with privacy.trust=aggregate their "
+        "noise counts, and no more than theirs; 0: the policy says it, and else nobody's counts",
+    )
     parser.add_argument("--dir", type=Path, default=Path("client"), help="key, ledger and state")
     parser.add_argument("--port", type=int, default=9094, help="for this machine's own processes")
     parser.add_argument(
@@ -208,6 +231,14 @@ def _register(chosen: argparse.Namespace) -> None:
         register(key)
 
 
+def _peers(chosen: argparse.Namespace) -> None:
+    from fedsofim.federation.peers import numbered
+
+    peers = numbered(chosen.keys)
+    print(peers.text, end="")
+    print(f"{len(peers.keys)} clients, digest {peers.digest[:16]}", file=sys.stderr)
+
+
 def register(key: Path, variables: Mapping[str, str] | None = None, name: str = "") -> None:
     """Let the client with this public key in."""
     require(key.is_file(), f"{key}: there is no such file")
@@ -237,12 +268,17 @@ def _client(chosen: argparse.Namespace) -> None:
         delta=chosen.delta,
         adjacency=chosen.adjacency,
         policy=str(chosen.policy.resolve()) if chosen.policy else "",
+        peers=str(chosen.peers.resolve()) if chosen.peers else "",
+        honest=chosen.honest,
     )
     check_certificate(chosen.ca)
     records = node.start()
     print(f"{len(records.y)} records with {records.features} features", flush=True)
     trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None
     key = prepare_client(folder)
+    if (peers := node.check_peers()) is not None:
+        told = f"{len(peers.keys)} clients, digest {peers.digest[:16]}, {node.rules().honest} others"
+        print(f"Peers: {told} taken for honest; compare the digest with the others", flush=True)
     command = client_command(
         folder,
         server=chosen.server,

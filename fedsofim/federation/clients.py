@@ -54,7 +54,7 @@ def simulate(
         received: what the server broadcast, by name.
         memory: what they remember, by name; nothing before their first round.
     """
-    program, plan, stages = terms
+    program, plan, stages, _ = terms
     clients = transformed(clients, received, noise(clients[0].id, 0).exact)
     if t < 0:
         require(-len(stages) <= t, f"round {t}: there is none")

@@ -36,6 +36,7 @@ from fedsofim.privacy.ledger import Charge, Ledger
 from fedsofim.privacy.mechanism import NoiseSource
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import Refusal, RefusedError
+from fedsofim.privacy.sharing import Sharing
 from fedsofim.strategies.stage import Stage
 
 # What a program may be sent beyond its needs: a proximal pull, a map, and a transform's factors.
@@ -61,11 +62,24 @@ class Request(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a run's config says to a client: what it does, with what noise, and what comes first."""
+    """What a run's config says to a client.
+
+    Attributes:
+        program: what it does.
+        plan: with what clip and noise.
+        stages: what comes before the first round.
+        sharing: with whom it shares its noise; `None` if what it sends is seen alone.
+    """
 
     program: Program
     plan: Plan
     stages: Sequence[Stage] = ()
+    sharing: Sharing | None = None
+
+    @property
+    def digest(self) -> str:
+        """A name for all of it."""
+        return digest_of(self.program, self.plan, self.stages, self.sharing)
 
 
 class _Saved(NamedTuple):
@@ -129,7 +143,8 @@ class Owner:
         self, terms: Terms, received: Mapping[str, Array], request: Request
     ) -> tuple[Array, float]:
         """What the server is sent before the first round; see `release`."""
-        program, plan, stages = terms
+        program, plan, stages, _ = terms
+        self._check_alone(terms)
         t, S = request.t, len(stages)
         require(-S <= t < 0 and len(plan.shares) == S, f"round {t}: there is none")
         stage, digest = stages[t], request.digest(received)
@@ -142,7 +157,7 @@ class Owner:
                 saved = self._saved(place) if t in known.stages else None
                 if saved is not None and saved.digest == digest:
                     return saved.release, known.charged
-                self._charge(request, digest_of(program, plan, stages), event)
+                self._charge(request, terms.digest, event)
             with hiding_errors():
                 mine = [self.client]
                 (released,) = release_stage(stage, t, mine, received, plan, self._noise)
@@ -160,7 +175,8 @@ class Owner:
         Raises:
             RefusedError: if the ledger does not cover it, or the run began on other terms.
         """
-        program, plan, stages = terms
+        program, plan, stages, _ = terms
+        self._check_alone(terms)
         self._check(program.needs, program.needs | OPTIONAL, received)
         digest, file = request.digest(received), self._file(request.run)
         with self.ledger.working(request.run):
@@ -171,7 +187,7 @@ class Owner:
                     return saved.release, known.charged
                 before = self._memory(program, received["theta"], saved, known.made)
                 event = next_event(program, plan, known.made, self.ledger.budget.adjacency)
-                self._charge(request, digest_of(program, plan, stages), event)
+                self._charge(request, terms.digest, event)
             with hiding_errors():
                 (release,), after = program.release(
                     received, transformed([self.client], received), before, plan, self._noise
@@ -179,6 +195,14 @@ class Owner:
             self._check_release(release, received["theta"], event)
             self._save(file, _Saved(digest, release, known.made + 1, flatten(after)))
             return release, known.charged + event.count
+
+    def _check_alone(self, terms: Terms) -> None:
+        """Send by itself only what was planned to be seen by itself."""
+        if terms.sharing is not None or terms.plan.sharers != 1:
+            raise RefusedError(
+                "this run's clients share their noise: what one adds is never sent by itself",
+                Refusal.UNPROTECTED,
+            )
 
     def _noise(self, client: int, draw: int) -> NoiseSource:
         return self.noise
@@ -227,7 +251,7 @@ class Owner:
                 count=event.count,
             )
         )
-        for file in self.directory.glob("run-*.npz"):
+        for file in self.directory.glob("run-*.*"):
             if _run(file) not in balance.runs:
                 file.unlink(missing_ok=True)
 
@@ -240,10 +264,10 @@ class Owner:
             raise RefusedError("what this client remembers of the run is lost", Refusal.LOST)
         return blank if saved is None else unflatten(blank, saved.memory)
 
-    def _file(self, run: str, suffix: str = "") -> Path:
+    def _file(self, run: str, suffix: str = "", kind: str = ".npz") -> Path:
         # The name comes from the server, and must not lead out of the directory.
         require(re.fullmatch("[0-9a-f]{1,64}", run) is not None, "run: not a name of a run")
-        return self.directory / f"run-{run}{suffix}.npz"
+        return self.directory / f"run-{run}{suffix}{kind}"
 
     def _saved(self, file: Path) -> _Saved | None:
         if not file.exists():

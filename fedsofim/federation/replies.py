@@ -44,7 +44,7 @@ class Asked(NamedTuple):
     Attributes:
         clients: the clients that it was asked for.
         t: the round.
-        shape: of one client's release.
+        shape: of one client's release; `None` if it sends none, but adds to a sum.
         dtype: of a release.
         sizes: how many records each client said it has, where that is known.
         most: what a client can have charged itself by now; `None` where nothing is charged.
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
 
     clients: Sequence[int]
     t: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: np.dtype[Any]
     sizes: Mapping[int, int]
     most: float | None
@@ -104,11 +104,15 @@ def read(
 
 def _decoded(arrays: Mapping[str, Encoded], asked: Asked) -> tuple[Array, dict[str, Array]]:
     """The release and the memory of all clients, stacked, in the shapes that were asked for."""
-    names, n = {"release", *(MEMORY + name for name in asked.memory)}, len(asked.clients)
-    _require("release" in arrays, "has no release")
+    names, n = {MEMORY + name for name in asked.memory}, len(asked.clients)
+    if asked.shape is not None:
+        names |= {"release"}
+        _require("release" in arrays, "has no release")
     _require(arrays.keys() == names, "does not carry the arrays that were asked for")
+    release = np.zeros((n, 0), asked.dtype)
     try:
-        release = decode(arrays["release"], (n, *asked.shape), asked.dtype)
+        if asked.shape is not None:
+            release = decode(arrays["release"], (n, *asked.shape), asked.dtype)
         memory = {
             name: decode(arrays[MEMORY + name], (n, *rows.shape[1:]))  # exact noise: integers
             for name, rows in asked.memory.items()

@@ -21,6 +21,8 @@ from fedsofim.federation.messages import HELLO, exchange, pack, undecoded
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
+# No public key of a client's, in OpenSSH's words, is longer.
+LONGEST_KEY = 512
 # Seconds that a node may take to say who it is.
 GREETING = 60.0
 
@@ -34,6 +36,8 @@ class Member(NamedTuple):
         size: how many records it has; public.
         features: how many features a record has.
         classes: how many classes its owner says there are.
+        key: its public key, where sums are masked.
+        peers: a digest of all clients' keys, as it has pinned them.
     """
 
     owner: bool
@@ -41,6 +45,8 @@ class Member(NamedTuple):
     size: int = 0
     features: int = 0
     classes: int = 0
+    key: str = ""
+    peers: str = ""
 
 
 class NodeError(Exception):
@@ -276,7 +282,8 @@ class Roster:
                 raise NodeError(
                     f"client {i}: {what}={shown(said)}: must be a number from 1 to {most}"
                 )
-        return Member(True, i, *(values[what] for what in limits))
+        texts = [str(values.get(what, ""))[:LONGEST_KEY] for what in ("key", "peers")]
+        return Member(True, i, *(values[what] for what in limits), *texts)
 
     def _check_owner(self, member: Member, present: set[int]) -> None:
         """Refuse a second node for a client, and a node that changes its client."""

@@ -220,13 +220,17 @@ class RuleStrategy(Unscored):
         counts = MetricRecord({"replies": len(self._parts), "dropped": len(self._dropped)})
         if len(self._parts) < self.quorum.enough(self._t) or self._t < 0:
             return None, counts
+        self._apply()
+        return self._arrays(), counts
+
+    def _apply(self) -> None:
+        """Apply the rule to what came, and remember for the clients of a simulation."""
         self._G = self._aggregate()
         self._state = self.refresh(step(self.rule, self.state, self._G, self.quorum.rounds))
         for i, part in self._parts.items():
             for name, row in part.memory.items():
                 self.memory[name] = self.memory[name].astype(row.dtype, copy=False)
                 self.memory[name][i] = row
-        return self._arrays(), counts
 
     def _aggregate(self) -> Array:
         """The good releases, sorted by client and combined."""

@@ -33,6 +33,8 @@ local_steps = 1_000            # most steps between two rounds
 clients = 10_000               # most clients of a run
 message_bytes = 67_108_864     # largest message
 job_bytes = 65_536             # largest config of a run
+honest = 0                     # other clients, of those with pinned keys, that surely are honest:
+                               # with trust=aggregate only so many others' noise counts; 0: none's
 releases_per_day = 10_000      # most releases in a day
 free_releases_per_day = 1_000  # most of them that cost next to nothing: they still fill the disk
 """
@@ -55,6 +57,7 @@ class Policy:
     job_bytes: int = 2**16
     releases_per_day: int = 10_000
     free_releases_per_day: int = 1_000
+    honest: int = 0
 
     def __post_init__(self) -> None:
         for name in ("strategies", "transforms"):
@@ -68,7 +71,7 @@ class Policy:
         require(0 <= z < math.inf, f"noise_multiplier={z}: must be a finite number >= 0")
         for name in ("rounds", "local_steps", "clients", "message_bytes", "job_bytes"):
             require(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
-        for name in ("releases_per_day", "free_releases_per_day"):
+        for name in ("releases_per_day", "free_releases_per_day", "honest"):
             require(getattr(self, name) >= 0, f"{name}={getattr(self, name)}: must be >= 0")
 
     def check_size(self, message: int, job: int) -> None:

@@ -1,0 +1,138 @@
+"""Clients of a simulation that add to sums, with the protocol that deployed ones speak.
+
+Between two messages of a session they may move to another process, so what they must remember is in
+the state that Flower keeps for their node. Their keys follow from the run: they protect nothing in
+a simulation, whose server knows the seed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+
+from fedsofim.clients.program import Client, Noise, transformed
+from fedsofim.clients.together import stage_sums
+from fedsofim.core.arrays import Array, flatten, unflatten
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.federation.identities import simulated
+from fedsofim.federation.owner import Request, Terms
+from fedsofim.federation.sessions import AT_ONCE, Question, session_of
+from fedsofim.secagg.client import Member, answer
+from fedsofim.secagg.errors import DistrustError
+from fedsofim.secagg.primitives import simulated_key
+from fedsofim.secagg.session import Policy
+
+# In the state of a node: what is remembered of sessions, and their names, the oldest first.
+KEPT, NAMES = "sums", "names"
+
+
+class Sums(NamedTuple):
+    """What simulated clients know of a run.
+
+    Attributes:
+        terms: of the run.
+        run: its name.
+        population: how many clients there are.
+        noise: the clients' noise, by round.
+    """
+
+    terms: Terms
+    run: str
+    population: int
+    noise: Callable[[int], Noise]
+
+    def answers(
+        self,
+        asked: Sequence[tuple[Client, Sequence[Question]]],
+        received: Mapping[str, Array],
+        memory: Mapping[str, Array],
+        state: RecordDict,
+    ) -> tuple[list[bytes], dict[str, Array]]:
+        """The answers of some clients, one after another, and what they remember afterwards.
+
+        Args:
+            asked: the clients, and the questions to each.
+            received: what the server broadcast, by name.
+            memory: what the clients remember, stacked, by name.
+            state: of the node that plays them.
+        """
+        kept = state.setdefault(KEPT, ConfigRecord())
+        assert isinstance(kept, ConfigRecord)
+        _forget(kept, [question.name for question in asked[0][1]])
+        given: list[bytes] = []
+        after: list[dict[str, Array]] = []
+        for k, (client, questions) in enumerate(asked):
+            mine = {name: rows[k : k + 1] for name, rows in memory.items()}
+            for question in questions:
+                words, new = self._answer(client, question, received, mine, kept)
+                given.append(words)
+                mine = mine if new is None else new
+            after.append(mine)
+        return given, {name: np.concatenate([row[name] for row in after]) for name in memory}
+
+    def _answer(
+        self,
+        client: Client,
+        question: Question,
+        received: Mapping[str, Array],
+        memory: Mapping[str, Array],
+        kept: ConfigRecord,
+    ) -> tuple[bytes, dict[str, Array] | None]:
+        """One answer, and what the client remembers if it has added to the sum."""
+        if not question.words:
+            return b"", None
+        request = Request(self.run, question.t, "")
+        place, remembered = f"{question.name}.{client.id}", None
+
+        def release() -> Array:
+            nonlocal remembered
+            added, remembered = self._added(client, question.t, received, memory)
+            return added
+
+        length = self._length(client, question.t)
+        session = session_of(self.terms, request, question.name, length)
+        policy = Policy(session.threshold, session.colluders)
+        key, peers = simulated_key(self.run, client.id), simulated(self.run, self.population).keys
+        member = Member(client.id, key, peers, policy, session.context, session.length)
+        before = kept.get(place, b"")
+        assert isinstance(before, bytes)
+        try:
+            kept[place], reply = answer(before, question.words, member, release)
+        except DistrustError as error:
+            raise ConfigError(f"secure aggregation: {error}") from None
+        return reply, remembered
+
+    def _length(self, client: Client, t: int) -> int:
+        """How many numbers are added up in round `t`, or in a stage."""
+        if t >= 0:
+            return self.terms.length
+        require(-len(self.terms.stages) <= t, f"round {t}: there is none")
+        blank = self.terms.stages[t].summed(client.data.part(slice(0)), True)
+        return sum(S.value.size for S in blank)
+
+    def _added(
+        self, client: Client, t: int, received: Mapping[str, Array], memory: Mapping[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        """What a client adds to a sum, and what it remembers afterwards."""
+        program, plan, stages, _ = self.terms
+        noise = self.noise(t)
+        clients = transformed([client], received, noise(client.id, 0).exact)
+        if t < 0:
+            (added,) = stage_sums(stages[t], t, clients, received, plan, noise)
+            return added, {}
+        blank = program.init(received["theta"], 1)
+        state = unflatten(blank, memory) if memory else blank
+        (added,), after = program.contribute(received, clients, state, plan, noise)
+        return added.ravel(), flatten(after)
+
+
+def _forget(kept: ConfigRecord, names: Sequence[str]) -> None:
+    """Keep the last sessions alone."""
+    before = kept.get(NAMES, [])
+    assert isinstance(before, list)
+    order = [name for name in before if name not in names] + list(names)
+    for name in order[: -2 * AT_ONCE]:
+        for place in [place for place in kept if place.startswith(f"{name}.")]:
+            del kept[place]
+    kept[NAMES] = order[-2 * AT_ONCE :]

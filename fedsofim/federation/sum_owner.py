@@ -1,0 +1,158 @@
+"""An owner that adds to sums of which only the total is seen.
+
+What it adds is charged before it exists, by the noise of the honest clients that its own policy
+assumes, and leaves masked. Each sum is a session with a name that the server draws: the same
+question gets the same answer, another question in an answered stage is refused, and another session
+is another release, with noise and a charge of its own. So two sums never differ by one client under
+the same noise. What the protocol must remember is on disk before an answer leaves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+
+from fedsofim.clients.program import Client, transformed
+from fedsofim.clients.together import stage_sums
+from fedsofim.core.arrays import Array, flatten
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import write_whole
+from fedsofim.federation.node import KEY
+from fedsofim.federation.owner import OPTIONAL, Owner, Request, Terms, _Saved, hiding_errors
+from fedsofim.federation.peers import Peers
+from fedsofim.federation.sessions import Question, session_of
+from fedsofim.models.head import examples_of
+from fedsofim.privacy.account import agreed, next_event, stage_event
+from fedsofim.privacy.accounting import GaussianEvent
+from fedsofim.privacy.ledger import Ledger
+from fedsofim.privacy.refusals import Refusal, RefusedError
+from fedsofim.secagg.client import Member, answer
+from fedsofim.secagg.errors import DistrustError
+from fedsofim.secagg.primitives import load_key, load_public
+from fedsofim.secagg.session import Policy, Session
+
+# Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
+KEPT, KEPT_IN_ALL = 4, 64
+
+
+class SumOwner(Owner):
+    """The owner of some records, who trusts the clients whose keys it has pinned, and so many.
+
+    Args:
+        client: its number and its records.
+        directory: where it keeps what must last, its key among it.
+        ledger: its account, and its policy.
+        peers: all clients' public keys.
+    """
+
+    def __init__(self, client: Client, directory: Path, ledger: Ledger, peers: Peers) -> None:
+        super().__init__(client, directory, ledger)
+        self.peers = peers
+
+    def terms(self, terms: Terms) -> Terms:
+        """The terms of a run as this owner understands them: with its own peers."""
+        require(terms.sharing is not None, "privacy.trust: nothing is added up in this run")
+        assert terms.sharing is not None
+        return terms._replace(sharing=replace(terms.sharing, roster=self.peers.digest))
+
+    def honest(self, terms: Terms) -> int:
+        """How many clients' noise counts, this one's among them."""
+        assert terms.sharing is not None
+        return terms.sharing.honest(self.ledger.policy.honest, len(self.peers.keys))
+
+    def answer(
+        self, terms: Terms, request: Request, question: Question, received: Mapping[str, Array]
+    ) -> bytes:
+        """What the protocol answers.
+
+        Args:
+            terms: of the run.
+            request: the run, the round and the terms in the server's words.
+            question: of one session.
+            received: what the server broadcast, in the stage that adds to the sum.
+
+        Raises:
+            RefusedError: if the ledger does not cover it, or the run began on other terms.
+            ConfigError: if the protocol does not allow it.
+        """
+        terms = self.terms(terms)
+        session = session_of(terms, request, question.name, self._length(terms, request.t))
+        place = self._file(request.run, f"-{question.name}", ".sum")
+        with self.ledger.working(request.run):
+            self.charged(terms, request)
+            state = place.read_bytes() if place.exists() else b""
+            try:
+                state, reply = answer(
+                    state,
+                    question.words,
+                    self._member(session),
+                    lambda: self._added(terms, request, received),
+                )
+            except DistrustError as error:
+                raise ConfigError(f"secure aggregation: {error.reason}") from error
+            write_whole(place, state)
+            self._forget(request.run)
+            return reply
+
+    def charged(self, terms: Terms, request: Request) -> float:
+        """All that the run was charged for so far, if it began on these terms."""
+        program, plan, stages, sharing = self.terms(terms)
+        with self.ledger.locked():
+            return agreed(self.ledger, program, plan, request.run, stages, sharing).charged
+
+    def _length(self, terms: Terms, t: int) -> int:
+        """How many numbers are added up in round `t`, or in a stage."""
+        data = examples_of(self.client.data)
+        classes, width = data.target.shape[0], data.x.shape[0]
+        return terms.stages[t].length(width - 1, classes) if t < 0 else classes * width
+
+    def _member(self, session: Session) -> Member:
+        with hiding_errors():
+            key = load_key((self.directory / KEY).read_bytes())
+            peers = {i: load_public(text.encode()) for i, text in self.peers.keys.items()}
+        policy = Policy(session.threshold, session.colluders)
+        return Member(self.client.id, key, peers, policy, session.context, session.length)
+
+    def _added(self, terms: Terms, request: Request, received: Mapping[str, Array]) -> Array:
+        """This client's noisy sum in integers; charged on disk before it is computed."""
+        program, plan, stages, _ = terms
+        t, honest, adjacency = request.t, self.honest(terms), self.ledger.budget.adjacency
+        if t < 0:
+            stage = stages[t]
+            self._check(stage.reads & received.keys(), stage.reads, received)
+            with self.ledger.locked():
+                event = stage_event(plan, t, adjacency, honest)
+                self._charge(request, terms.digest, event)
+            with hiding_errors():
+                (added,) = stage_sums(stage, t, [self.client], received, plan, self._noise)
+            return np.asarray(added)
+        self._check(program.needs, program.needs | OPTIONAL, received)
+        file = self._file(request.run)
+        with self.ledger.locked():
+            known = agreed(self.ledger, program, plan, request.run, stages, terms.sharing)
+            saved = self._saved(file) if known.terms else None
+            before = self._memory(program, received["theta"], saved, known.made)
+            event = next_event(program, plan, known.made, adjacency, honest)
+            self._charge(request, terms.digest, event)
+        with hiding_errors():
+            (added,), after = program.contribute(
+                received, transformed([self.client], received), before, plan, self._noise
+            )
+        self._check_added(added, received["theta"], event)
+        nothing = np.zeros(0, np.int64)  # what was added is not kept: the masked numbers are
+        self._save(file, _Saved("", nothing, known.made + 1, flatten(after)))
+        return added.ravel()
+
+    def _check_added(self, added: Array, theta: Array, event: GaussianEvent) -> None:
+        """Add integers in the shape of one head, which are hidden or paid for; or nothing."""
+        self._check_release(added, theta, event)
+        if added.dtype != np.int64:
+            raise RefusedError("what this would add is not whole numbers", Refusal.UNPROTECTED)
+
+    def _forget(self, run: str) -> None:
+        """Keep the last sessions alone: a server can open many, and pays for none of them."""
+        for pattern, kept in ((f"run-{run}-*.sum", KEPT), ("run-*.sum", KEPT_IN_ALL)):
+            files = sorted(self.directory.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
+            for file in files[:-kept]:
+                file.unlink(missing_ok=True)
+
