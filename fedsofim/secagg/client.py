@@ -9,6 +9,12 @@ $2t > n + c$, but not the list together: told different lists, each of t or more
 client reveals n secrets, and the server, which needs $t - c$ of them for each client, could unmask
 a set of as few as $n(2t-n-c)/(t-c)$ clients. With signatures there is one list (`session`).
 
+**Why the confirmations.** The list of those who have shared comes before the masks, and is signed
+only with the survivors. A client could have been shown another one, with few of its neighbours, so
+that it has few masks; it would not sign, but its neighbours could unmask it by their shares. So
+each tells its neighbours, in the mask stage and under the seal that they share, which list it has
+seen, and they give no share of the seed of one who saw another.
+
 **What a state is for.** `answer` is a pure function of what came before and what is asked. Asked
 again in the same words, it gives the same answer; in other words it refuses. Keep the new state
 before the answer leaves; a state that is lost ends the session for this client.
@@ -31,6 +37,7 @@ from fedsofim.secagg.session import Policy, Session, read_session
 from fedsofim.secagg.stages import Stage
 
 Release = Callable[[], Array]
+HELD = 1 + 2 * SEED  # whether a neighbour's shares came, and both
 
 
 class Member(NamedTuple):
@@ -64,6 +71,7 @@ class _State(NamedTuple):
         roster: who takes part.
         masks: the neighbours' public keys for masks.
         seals: the keys of the envelopes that they send.
+        sealed: the keys of the envelopes to them.
         shared: who has shared, as a bitmap of the roster.
         held: for each neighbour whether its shares came, and both.
         survivors: the list that was signed, as a bitmap of the roster.
@@ -76,6 +84,7 @@ class _State(NamedTuple):
     roster: bytes = b""
     masks: bytes = b""
     seals: bytes = b""
+    sealed: bytes = b""
     shared: bytes = b""
     held: bytes = b""
     survivors: bytes = b""
@@ -174,16 +183,16 @@ def _share(
     sealing, _key, seed = _secrets(state.secrets, session)
     of_seed = _shares(seed, windows, session.quorum)
     of_key = _shares(state.secrets[KEY:-SEED], windows, session.quorum)
-    envelopes, seals = [], []
+    envelopes, seals, sealed = [], [], []
     for other, key, *both in zip(graph.neighbours(me), keys, of_seed, of_key, strict=True):
         common = crypto.agree(sealing, key)
         if common is None:
             raise DistrustError(Reason.KEYS, f"client {other}")
-        outgoing = stages.seal_key(common, state.root, me, other)
-        envelopes.append(crypto.seal(outgoing, b"".join(both), state.root))
+        sealed.append(stages.seal_key(common, state.root, me, other))
+        envelopes.append(crypto.seal(sealed[-1], b"".join(both), state.root))
         seals.append(stages.seal_key(common, state.root, other, me))
     tags = [crypto.tag(share) for both in zip(of_seed, of_key, strict=True) for share in both]
-    state = state._replace(seals=b"".join(seals))
+    state = state._replace(seals=b"".join(seals), sealed=b"".join(sealed))
     return state, wire.join([b"".join(envelopes), b"".join(tags)])
 
 
@@ -221,7 +230,9 @@ def _mask(
         y += crypto.stream(stages.self_key(seed, state.root), session.length)
     for other, key in keys.items():
         (np.add if other < me else np.subtract)(y, crypto.stream(key, session.length), out=y)
-    return state, wire.vector(y)
+    outgoing = wire.pieces(state.sealed, KEY, len(neighbours) if session.recover else 0)
+    confirmations = [stages.confirmation(key, state.shared) for key in outgoing]
+    return state, wire.join([wire.vector(y), b"".join(confirmations)])
 
 
 def _open(
@@ -244,7 +255,7 @@ def _open(
     envelopes, held = dict(zip(senders, sent, strict=True)), b""
     for other, key in zip(neighbours, seals, strict=True):
         both = crypto.unseal(key, envelopes[other], state.root) if other in envelopes else None
-        held += b"\0" * (1 + 2 * SEED) if both is None else b"\1" + both
+        held += bytes(HELD) if both is None else b"\1" + both
     return state._replace(shared=fields[0], held=held), graph, shared
 
 
@@ -267,7 +278,7 @@ def _sign(
 def _unmask(
     state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
 ) -> tuple[_State, bytes]:
-    trust(len(fields) == 2, Reason.MALFORMED)
+    trust(len(fields) == 3, Reason.MALFORMED)
     roster = wire.read_integers(state.roster)
     survivors = set(wire.read_bitmap(roster, state.survivors))
     signers, signatures = wire.read_integers(fields[0]), wire.split(fields[1])
@@ -278,11 +289,15 @@ def _unmask(
         signed = crypto.signed(member.peers[other], signature, message)
         trust(signed, Reason.SIGNATURES, f"client {other}")
     neighbours = draw(state.root, roster, session.window).neighbours(member.number)
-    held, flags, shares = wire.pieces(state.held, 1 + 2 * SEED, len(neighbours)), b"", b""
-    for other, both in zip(neighbours, held, strict=True):
-        flags += both[:1]
-        shares += both[1 : 1 + SEED] if other in survivors else both[1 + SEED :]
-    return state, wire.join([state.secrets[-SEED:], flags, shares])
+    k, shares = len(neighbours), b""
+    held, seals = wire.pieces(state.held, HELD, k), wire.pieces(state.seals, KEY, k)
+    told = wire.pieces(fields[2], SEALED, k)
+    for other, both, key, word in zip(neighbours, held, seals, told, strict=True):
+        alive = other in survivors
+        agrees = not alive or word == stages.confirmation(key, state.shared)
+        share = both[1 : 1 + SEED] if alive else both[1 + SEED :]
+        shares += both[:1] + share if agrees else bytes(1 + SEED)
+    return state, wire.join([state.secrets[-SEED:], shares])
 
 
 _LATER = {Stage.SHARE: _share, Stage.MASK: _mask, Stage.SIGN: _sign, Stage.UNMASK: _unmask}

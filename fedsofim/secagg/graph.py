@@ -13,12 +13,15 @@ learns the sum over all honest survivors, and nothing else.
 *No secret too many.* A client's other secret, which honest clients do not reveal, needs $\tau$
 colluders before it and $\tau$ after it.
 
-*In one piece.* Masks hide all but the sums over the connected parts of the honest survivors.
-Say there were two parts. Going round the ring from survivor to honest survivor, one passes from
-one part to the other at least twice. Let u be the last before such a passage. The next honest
-survivor is no neighbour of u, so none of the w after u is an honest survivor. But u is unmasked,
-by itself or by shares, only if $\tau$ of these w are on the list: they collude. The windows of the
-two passages are disjoint, as each ends before the next honest survivor.
+*In one piece.* Whose own mask is removed has masks with all its neighbours on the list (they
+confirmed that), and of two honest neighbours on the list the mask stays secret. So the server
+learns at most sums over connected parts of the honest clients on the list. Say that A is one part,
+and not all. Go round the ring from one honest client on the list to the next: somewhere the way
+leaves A, from u, and elsewhere it comes back. The next after u is no neighbour of u, so none of
+the w places after u holds an honest client of the list. But u is unmasked, by itself or by shares,
+only if $\tau$ of these w are on the list, and u has seen the keys that they signed: they collude.
+So do $\tau$ of the w places before the one where the way comes back. The two windows are disjoint,
+as an honest client that is not in A stands between them.
 
 If $c < 2\tau$ this cannot happen. Otherwise the order is random, and the chance is at most
 $n^2p^2$, with $p = P[\mathrm{Hyp}(n-1, c, w) \ge \tau]$: for the second $n^2/2$ pairs of windows,

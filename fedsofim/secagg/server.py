@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 from fedsofim.secagg import primitives as crypto
 from fedsofim.secagg import stages, wire
 from fedsofim.secagg.errors import DistrustError, LostError, Reason, trust
@@ -47,6 +49,7 @@ class Server:
 
     def __init__(self, session: Session, keys: Mapping[int, PublicKey]) -> None:
         self.session, self.keys = session, keys
+        self._probe = X25519PrivateKey.generate()  # no key of a client may be of small order
         self.stage, self.asked = Stage.ADVERT, set[int]()
         self.faults: dict[int, str] = {}
         self.result: Result | None = None
@@ -60,6 +63,8 @@ class Server:
         """The first requests, to the clients that are invited."""
         request = bytes([Stage.ADVERT]) + self.session.encode()
         self.asked = set(numbers)
+        strangers = sorted(self.asked - self.keys.keys())
+        require(not strangers, f"clients {strangers}: there is no key of them")
         return dict.fromkeys(sorted(self.asked), request)
 
     def take(self, number: int, reply: bytes) -> str | None:
@@ -115,27 +120,27 @@ class Server:
             public = wire.split(body)[0]
             message = stages.advert_message(self.session.name, number, public)
             trust(crypto.signed(self.keys[number], signature, message), Reason.KEYS)
+            for key in stages.read_advert(body)[:2]:  # its neighbours would refuse to go on
+                trust(crypto.agree(self._probe, key) is not None, Reason.KEYS)
             return (body,)
+        k = sum(map(len, self._windows[number]))
         if self.stage == Stage.MASK:
-            self._total += wire.read_vector(body, self.session.length)
-            return ()
+            vector, confirmations = wire.split(body, 2)
+            wire.pieces(confirmations, SEALED, k if self.session.recover else 0)
+            self._total += wire.read_vector(vector, self.session.length)
+            return (confirmations,)
         if self.stage == Stage.SIGN:
             trust(crypto.signed(self.keys[number], body, self._message()), Reason.SIGNATURES)
             return (body,)
-        k = sum(map(len, self._windows[number]))
         if self.stage == Stage.SHARE:
             envelopes, tags = wire.split(body, 2)
             wire.pieces(envelopes, 2 * SEED + SEALED, k)
             wire.pieces(tags, 2 * TAG, k)
             return envelopes, tags
-        seed, flags, shares = wire.split(body, 3)
-        wire.pieces(flags, 1, k)
-        wire.pieces(shares, SEED, k)
-        return self._checked_seed(number, seed), flags, shares
-
-    def _checked_seed(self, number: int, seed: bytes) -> bytes:
+        seed, shares = wire.split(body, 2)
+        wire.pieces(shares, 1 + SEED, k)
         trust(self._fits_seed(number, seed), Reason.SHARES)
-        return seed
+        return seed, shares
 
     def _introduce(self, here: list[int]) -> dict[int, list[bytes]]:
         """Show everybody who takes part, and the keys of the neighbours."""
@@ -158,15 +163,20 @@ class Server:
 
     def _deliver(self, here: list[int]) -> dict[int, list[bytes]]:
         """Hand out what is sealed, and say who has shared."""
-        shared, size, mail = wire.bitmap(self._roster, here), 2 * SEED + SEALED, {}
-        for sender in here:
-            others = self._neighbours(sender)
-            envelopes = wire.pieces(self._answers[Stage.SHARE][sender][0], size, len(others))
-            mail[sender] = dict(zip(others, envelopes, strict=True))
+        shared = wire.bitmap(self._roster, here)
+        mail = self._mail(Stage.SHARE, 2 * SEED + SEALED)
         return {
             i: [shared, b"".join(mail[v][i] for v in self._neighbours(i) if v in mail)]
             for i in here
         }
+
+    def _mail(self, stage: Stage, size: int) -> dict[int, dict[int, bytes]]:
+        """What clients sent to their neighbours in a stage, by sender and receiver."""
+        mail = {}
+        for sender, (sent, *_) in self._answers[stage].items():
+            others = self._neighbours(sender)
+            mail[sender] = dict(zip(others, wire.pieces(sent, size, len(others)), strict=True))
+        return mail
 
     def _list(self, here: list[int]) -> dict[int, list[bytes]]:
         """Say who sent a vector, if all others can be done without."""
@@ -187,7 +197,9 @@ class Server:
         """Show as many signatures as are needed."""
         signers = here[: self.session.threshold]
         signatures = wire.join(self._answers[Stage.SIGN][i][0] for i in signers)
-        return {i: [wire.integers(signers), signatures] for i in here}
+        mail, none = self._mail(Stage.MASK, SEALED), bytes(SEALED)
+        told = {i: [mail.get(v, {}).get(i, none) for v in self._neighbours(i)] for i in here}
+        return {i: [wire.integers(signers), signatures, b"".join(told[i])] for i in here}
 
     def _finish(self) -> Result:
         """Take the masks off the sum."""
@@ -236,7 +248,8 @@ class Server:
         if given is None:
             return None
         at = self._neighbours(holder).index(owner)
-        return given[2][SEED * at : SEED * (at + 1)] if given[1][at] else None
+        share = given[1][(1 + SEED) * at : (1 + SEED) * (at + 1)]
+        return share[1:] if share[0] else None
 
     def _remove(self, gone: int, seed: bytes, survivors: set[int]) -> None:
         """Take off the masks that survivors have in common with one that is gone."""

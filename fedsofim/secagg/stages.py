@@ -4,9 +4,9 @@
 |---|---|---|
 | ADVERT | the session | two public keys, a commitment to its seed, signed with its long-term key |
 | SHARE | who takes part, and the neighbours' keys | shares of its two secrets, sealed |
-| MASK | who has shared, and what is sealed for it | its vector under all masks |
+| MASK | who has shared, and what is sealed for it | its vector under all masks, confirmations |
 | SIGN | who sent a vector | its signature of that list |
-| UNMASK | the signatures of t clients | its seed, and one share of each neighbour |
+| UNMASK | t signatures, confirmations for it | its seed, and one share of each neighbour |
 
 Without recovery there are two: ADVERT, and MASK, in which the server shows what it does in SHARE.
 
@@ -18,6 +18,7 @@ clients that were shown different rosters, each other's messages are noise.
 from collections.abc import Sequence
 from enum import IntEnum
 
+from fedsofim.secagg import primitives as crypto
 from fedsofim.secagg.errors import Reason, trust
 from fedsofim.secagg.primitives import KEY, derive
 from fedsofim.secagg.wire import digest, integers, join, pieces, split
@@ -84,6 +85,14 @@ def mask_key(common: bytes, root: bytes, one: int, other: int) -> bytes:
 def seal_key(common: bytes, root: bytes, sender: int, receiver: int) -> bytes:
     """The key of the envelope from one client to another."""
     return derive(common, "seal", pair(root, sender, receiver))
+
+
+def confirmation(seal: bytes, shared: bytes) -> bytes:
+    """What a client tells a neighbour, by the key of its envelope: with whom it has masks.
+
+    It is an empty envelope, of which only the seal is left.
+    """
+    return crypto.seal(derive(seal, "confirm", b""), b"", shared)
 
 
 def self_key(seed: bytes, root: bytes) -> bytes:
