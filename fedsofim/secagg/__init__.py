@@ -1,0 +1,1 @@
+"""Secure aggregation: the sum of integer vectors, and nothing of any single one."""

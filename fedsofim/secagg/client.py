@@ -1,0 +1,303 @@
+r"""A client's side: one answer in each stage, or none.
+
+In the last stage honest clients give their own seed, and for each neighbour a share of one secret:
+of the seed of its own mask, if it is on the list of survivors, and else of its key. Never of both,
+and only when t members of the list have signed that very list.
+
+**Why the signatures.** Shares alone would keep both secrets of one client apart if
+$2t > n + c$, but not the list together: told different lists, each of t or more, every honest
+client reveals n secrets, and the server, which needs $t - c$ of them for each client, could unmask
+a set of as few as $n(2t-n-c)/(t-c)$ clients. With signatures there is one list (`session`).
+
+**Why the confirmations.** The list of those who have shared comes before the masks, and is signed
+only with the survivors. A client could have been shown another one, with few of its neighbours, so
+that it has few masks; it would not sign, but its neighbours could unmask it by their shares. So
+each tells its neighbours, in the mask stage and under the seal that they share, which list it has
+seen, and they give no share of the seed of one who saw another.
+
+**What a state is for.** `answer` is a pure function of what came before and what is asked. Asked
+again in the same words, it gives the same answer; in other words it refuses. Keep the new state
+before the answer leaves; a state that is lost ends the session for this client.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fedsofim.core.arrays import Array
+from fedsofim.secagg import primitives as crypto
+from fedsofim.secagg import stages, wire
+from fedsofim.secagg.errors import DistrustError, Reason, trust
+from fedsofim.secagg.graph import Graph, draw
+from fedsofim.secagg.primitives import KEY, SEALED, SEED, PrivateKey, PublicKey
+from fedsofim.secagg.session import Policy, Session, read_session
+from fedsofim.secagg.stages import Stage
+
+Release = Callable[[], Array]
+HELD = 1 + 2 * SEED  # whether a neighbour's shares came, and both
+
+
+class Member(NamedTuple):
+    """What a client knows before a session begins; none of it comes from the server.
+
+    Attributes:
+        number: its own.
+        key: its long-term key.
+        peers: the long-term public keys of all clients by number, as it has pinned them.
+        policy: what it insists on.
+        context: of the session that it is willing to take part in.
+        length: of the vector that it is willing to send.
+    """
+
+    number: int
+    key: PrivateKey
+    peers: Mapping[int, PublicKey]
+    policy: Policy
+    context: bytes
+    length: int
+
+
+class _State(NamedTuple):
+    """What a client remembers of a session; as bytes, since an owner keeps it on disk.
+
+    Attributes:
+        session: encoded.
+        secrets: the private key for envelopes, the seed of the key for masks, that of the own mask.
+        answers: a digest of the request and the answer, of each stage that was answered.
+        root: of the session, its roster and all keys.
+        roster: who takes part.
+        masks: the neighbours' public keys for masks.
+        seals: the keys of the envelopes that they send.
+        sealed: the keys of the envelopes to them.
+        shared: who has shared, as a bitmap of the roster.
+        held: for each neighbour whether its shares came, and both.
+        survivors: the list that was signed, as a bitmap of the roster.
+    """
+
+    session: bytes = b""
+    secrets: bytes = b""
+    answers: bytes = b""
+    root: bytes = b""
+    roster: bytes = b""
+    masks: bytes = b""
+    seals: bytes = b""
+    sealed: bytes = b""
+    shared: bytes = b""
+    held: bytes = b""
+    survivors: bytes = b""
+
+
+def answer(
+    state: bytes, request: bytes, member: Member, release: Release | None = None
+) -> tuple[bytes, bytes]:
+    """The state after a request, and the answer to it.
+
+    Args:
+        state: of this session so far; empty at its beginning.
+        request: what the server shows.
+        member: what the client knows itself.
+        release: draws the int64 vector to be summed, noise and all, and charges for it. It is
+            called in the mask stage alone, once, when all checks are passed.
+
+    Raises:
+        DistrustError: there is no answer, and the state is what it was.
+    """
+    stage, asked = stages.stage_of(request), hashlib.sha256(request).digest()
+    known = _State(*wire.split(state, len(_State._fields))) if state else _State()
+    answers = wire.split(known.answers)
+    for before, given in zip(answers[::2], answers[1::2], strict=True):
+        if given[0] == stage:
+            trust(before == asked, Reason.AGAIN, stage.name)
+            return state, given
+    if not state:
+        trust(stage == Stage.ADVERT, Reason.STAGE, stage.name)
+        new, body = _advert(request[1:], member)
+    else:
+        session, fields = read_session(known.session), wire.split(request[1:])
+        order = stages.ALL if session.recover else stages.WITHOUT_RECOVERY
+        due = order[len(answers) // 2 : len(answers) // 2 + 1]
+        trust((stage,) == due, Reason.STAGE, stage.name)
+        trust(fields[:1] == [session.name], Reason.SESSION)
+        new, body = _LATER[stage](known, session, fields[1:], member, release)
+    reply = bytes([stage]) + body
+    return wire.join(new._replace(answers=wire.join([*answers, asked, reply]))), reply
+
+
+def _advert(blob: bytes, member: Member) -> tuple[_State, bytes]:
+    session = read_session(blob)
+    right = (session.context, session.length) == (member.context, member.length)
+    trust(right, Reason.SESSION)
+    member.policy.check_terms(session)
+    secrets = crypto.fresh(KEY + 2 * SEED)
+    sealing, masking, seed = _secrets(secrets, session)
+    commitment = stages.commitment_of(seed, session.name)
+    public = crypto.public_bytes(sealing) + crypto.public_bytes(masking) + commitment
+    message = stages.advert_message(session.name, member.number, public)
+    advert = wire.join([public, crypto.sign(member.key, message)])
+    return _State(session=blob, secrets=secrets), advert
+
+
+def _secrets(secrets: bytes, session: Session) -> tuple[X25519PrivateKey, X25519PrivateKey, bytes]:
+    """The private keys for envelopes and for masks, and the seed of the own mask."""
+    sealing = X25519PrivateKey.from_private_bytes(secrets[:KEY])
+    masking = crypto.private_key(secrets[KEY:-SEED], session.name)
+    return sealing, masking, secrets[-SEED:]
+
+
+def _admit(
+    state: _State, session: Session, fields: list[bytes], member: Member
+) -> tuple[_State, Graph, list[bytes]]:
+    """Check who takes part, and whether the neighbours' keys are theirs."""
+    trust(len(fields) == 3, Reason.MALFORMED)
+    me, roster = member.number, wire.read_integers(fields[0])
+    known = len(set(roster)) == len(roster) and set(roster) <= member.peers.keys()
+    trust(known and roster == sorted(roster) and me in roster, Reason.ROSTER)
+    member.policy.check(session, len(roster))
+    digests = wire.pieces(fields[1], KEY, len(roster))
+    names = dict(zip(roster, digests, strict=True))
+    mine = wire.split(state.answers)[1][1:]
+    trust(names[me] == stages.advert_digest(mine), Reason.KEYS, "not my own")
+    root = stages.root_of(session.name, roster, fields[1])
+    graph = draw(root, roster, session.window)
+    neighbours, adverts = graph.neighbours(me), wire.split(fields[2])
+    trust(len(adverts) == len(neighbours), Reason.MALFORMED, "not the neighbours' keys")
+    for other, advert in zip(neighbours, adverts, strict=True):
+        signature = stages.read_advert(advert)[3]
+        message = stages.advert_message(session.name, other, wire.split(advert)[0])
+        right = names[other] == stages.advert_digest(advert)
+        signed = right and crypto.signed(member.peers[other], signature, message)
+        trust(signed, Reason.KEYS, f"client {other}")
+    keys = [stages.read_advert(advert)[:2] for advert in adverts]
+    state = state._replace(root=root, roster=fields[0], masks=b"".join(key[1] for key in keys))
+    return state, graph, [key[0] for key in keys]
+
+
+def _share(
+    state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
+) -> tuple[_State, bytes]:
+    state, graph, keys = _admit(state, session, fields, member)
+    me, windows = member.number, graph.windows(member.number)
+    sealing, _key, seed = _secrets(state.secrets, session)
+    of_seed = _shares(seed, windows, session.quorum)
+    of_key = _shares(state.secrets[KEY:-SEED], windows, session.quorum)
+    envelopes, seals, sealed = [], [], []
+    for other, key, *both in zip(graph.neighbours(me), keys, of_seed, of_key, strict=True):
+        common = crypto.agree(sealing, key)
+        if common is None:
+            raise DistrustError(Reason.KEYS, f"client {other}")
+        sealed.append(stages.seal_key(common, state.root, me, other))
+        envelopes.append(crypto.seal(sealed[-1], b"".join(both), state.root))
+        seals.append(stages.seal_key(common, state.root, other, me))
+    tags = [crypto.tag(share) for both in zip(of_seed, of_key, strict=True) for share in both]
+    state = state._replace(seals=b"".join(seals), sealed=b"".join(sealed))
+    return state, wire.join([b"".join(envelopes), b"".join(tags)])
+
+
+def _shares(secret: bytes, windows: tuple[tuple[int, ...], ...], quorum: int) -> list[bytes]:
+    """A share for each neighbour; with two windows both halves are needed."""
+    halves = crypto.split_seed(secret, len(windows), len(windows))
+    pairs = zip(halves, windows, strict=True)
+    return [s for half, window in pairs for s in crypto.split_seed(half, quorum, len(window))]
+
+
+def _mask(
+    state: _State, session: Session, fields: list[bytes], member: Member, release: Release | None
+) -> tuple[_State, bytes]:
+    if session.recover:
+        state, graph, shared = _open(state, session, fields, member)
+    else:
+        state, graph, _keys = _admit(state, session, fields, member)
+        shared = set(graph.order)
+    me, neighbours = member.number, graph.neighbours(member.number)
+    _sealing, masking, seed = _secrets(state.secrets, session)
+    masks = dict(zip(neighbours, wire.pieces(state.masks, KEY, len(neighbours)), strict=True))
+    keys = {}
+    for other in shared.intersection(neighbours):
+        common = crypto.agree(masking, masks[other])
+        if common is None:
+            raise DistrustError(Reason.KEYS, f"client {other}")
+        keys[other] = stages.mask_key(common, state.root, me, other)
+    if release is None:
+        raise TypeError("the mask stage needs a release")
+    x = np.asarray(release())
+    if x.dtype != np.int64 or x.shape != (session.length,):
+        raise TypeError(f"a release must be {session.length} int64, not {x.shape} {x.dtype}")
+    y = x.astype(np.uint64)  # modulo 2^64, as all that follows
+    if session.recover:
+        y += crypto.stream(stages.self_key(seed, state.root), session.length)
+    for other, key in keys.items():
+        (np.add if other < me else np.subtract)(y, crypto.stream(key, session.length), out=y)
+    outgoing = wire.pieces(state.sealed, KEY, len(neighbours) if session.recover else 0)
+    confirmations = [stages.confirmation(key, state.shared) for key in outgoing]
+    return state, wire.join([wire.vector(y), b"".join(confirmations)])
+
+
+def _open(
+    state: _State, session: Session, fields: list[bytes], member: Member
+) -> tuple[_State, Graph, set[int]]:
+    """Check who has shared, and open what they sent.
+
+    An envelope that does not open is its sender's loss: its mask is added all the same, and if it
+    vanishes there is one share less to do without it.
+    """
+    trust(len(fields) == 2, Reason.MALFORMED)
+    roster = wire.read_integers(state.roster)
+    shared = set(wire.read_bitmap(roster, fields[0]))
+    trust(member.number in shared and len(shared) >= session.threshold, Reason.ROSTER)
+    graph = draw(state.root, roster, session.window)
+    neighbours = graph.neighbours(member.number)
+    seals = wire.pieces(state.seals, KEY, len(neighbours))
+    senders = [other for other in neighbours if other in shared]
+    sent = wire.pieces(fields[1], 2 * SEED + SEALED, len(senders))
+    envelopes, held = dict(zip(senders, sent, strict=True)), b""
+    for other, key in zip(neighbours, seals, strict=True):
+        both = crypto.unseal(key, envelopes[other], state.root) if other in envelopes else None
+        held += bytes(HELD) if both is None else b"\1" + both
+    return state._replace(shared=fields[0], held=held), graph, shared
+
+
+def _sign(
+    state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
+) -> tuple[_State, bytes]:
+    trust(len(fields) == 1, Reason.MALFORMED)
+    roster = wire.read_integers(state.roster)
+    survivors = set(wire.read_bitmap(roster, fields[0]))
+    shared = set(wire.read_bitmap(roster, state.shared))
+    right = survivors <= shared and member.number in survivors
+    trust(right and len(survivors) >= session.threshold, Reason.SURVIVORS)
+    for window in draw(state.root, roster, session.window).windows(member.number):
+        left = len(survivors.intersection(window))
+        trust(left >= session.quorum, Reason.SURVIVORS, f"{left} of my neighbours on one side")
+    message = stages.survivors_message(state.root, state.shared, fields[0])
+    return state._replace(survivors=fields[0]), crypto.sign(member.key, message)
+
+
+def _unmask(
+    state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
+) -> tuple[_State, bytes]:
+    trust(len(fields) == 3, Reason.MALFORMED)
+    roster = wire.read_integers(state.roster)
+    survivors = set(wire.read_bitmap(roster, state.survivors))
+    signers, signatures = wire.read_integers(fields[0]), wire.split(fields[1])
+    right = set(signers) <= survivors and len(set(signers)) == len(signers) == len(signatures)
+    trust(right and len(signers) >= session.threshold, Reason.SIGNATURES)
+    message = stages.survivors_message(state.root, state.shared, state.survivors)
+    for other, signature in zip(signers, signatures, strict=True):
+        signed = crypto.signed(member.peers[other], signature, message)
+        trust(signed, Reason.SIGNATURES, f"client {other}")
+    neighbours = draw(state.root, roster, session.window).neighbours(member.number)
+    k, shares = len(neighbours), b""
+    held, seals = wire.pieces(state.held, HELD, k), wire.pieces(state.seals, KEY, k)
+    told = wire.pieces(fields[2], SEALED, k)
+    for other, both, key, word in zip(neighbours, held, seals, told, strict=True):
+        alive = other in survivors
+        agrees = not alive or word == stages.confirmation(key, state.shared)
+        share = both[1 : 1 + SEED] if alive else both[1 + SEED :]
+        shares += both[:1] + share if agrees else bytes(1 + SEED)
+    return state, wire.join([state.secrets[-SEED:], shares])
+
+
+_LATER = {Stage.SHARE: _share, Stage.MASK: _mask, Stage.SIGN: _sign, Stage.UNMASK: _unmask}

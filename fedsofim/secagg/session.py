@@ -1,0 +1,139 @@
+r"""What all parties agree on before a sum is made, and what a client insists on.
+
+Let n clients take part, and c of them collude with the server. A list of survivors counts if t of
+its members signed it. Honest clients sign one list, so two lists need $2(t - c)$ honest signers,
+and there are $n - c$: with $2t > n + c$ there is only one. It has at least $h = t - c$ honest
+signers, all of whom sent their masked numbers: each sum that is unmasked has the noise of h honest
+clients or more.
+"""
+
+from typing import NamedTuple
+
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.secagg import graph
+from fedsofim.secagg.errors import Reason, trust
+from fedsofim.secagg.graph import Neighbours
+from fedsofim.secagg.wire import digest, integers, join, read_integers, split
+
+MOST = 1 << 20  # clients, and half as many bits for the length of a vector
+
+
+class Session(NamedTuple):
+    """One sum, of one vector of each client.
+
+    Attributes:
+        context: says which run, round and attempt it is, and on what terms. The same context must
+            never be used for two sums.
+        length: of the vectors.
+        threshold: how many clients must be left at the end, t.
+        colluders: how many of those that are left may tell the server all they know, c.
+        window: on how many clients before and after it each leans; 0 for all. See `graph`.
+        quorum: how many of a window give a secret back.
+        recover: whether the sum can do without those who vanish. If not, there are two exchanges
+            instead of five, no secret is shared, and it is the sum over the whole roster or none.
+    """
+
+    context: bytes
+    length: int
+    threshold: int
+    colluders: int
+    window: int
+    quorum: int
+    recover: bool
+
+    @property
+    def honest(self) -> int:
+        """How many honest clients' noise is in whatever is unmasked, h."""
+        return self.threshold - self.colluders
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        return join([self.context, integers([*self[1:6], int(self.recover)])])
+
+    @property
+    def name(self) -> bytes:
+        """A digest of all of it, which enters every key and every signature."""
+        return digest("session", self.encode())
+
+
+def read_session(blob: bytes) -> Session:
+    """A session from bytes; one that makes no sense is refused."""
+    context, rest = split(blob, 2)
+    values = read_integers(rest)
+    trust(len(values) == 6 and values[5] < 2, Reason.MALFORMED, "not a session")
+    length, threshold, colluders, window, quorum, recover = values
+    return Session(context, length, threshold, colluders, window, quorum, bool(recover))
+
+
+class Policy(NamedTuple):
+    """What a client insists on, whatever the server asks for.
+
+    Attributes:
+        threshold: it takes part only if so many must be left at the end.
+        colluders: and only if so many others, of those that are left, may be the server's.
+    """
+
+    threshold: int
+    colluders: int = 0
+
+    def check_terms(self, session: Session) -> None:
+        """Refuse a session that is on weaker terms, whoever takes part."""
+        t, c = session.threshold, session.colluders
+        enough = t >= self.threshold and c >= self.colluders
+        trust(enough, Reason.THRESHOLD, f"{t} must be left, {c} may collude")
+
+    def check(self, session: Session, clients: int) -> None:
+        """Refuse a session with so many participants that protects less than this."""
+        self.check_terms(session)
+        t, c = session.threshold, session.colluders
+        try:
+            check(clients, t, c, Neighbours(session.window, session.quorum), session.recover)
+        except ConfigError as error:
+            reason = Reason.NEIGHBOURS if "secagg.neighbours" in str(error) else Reason.THRESHOLD
+            trust(False, reason, str(error))
+
+
+def default_threshold(clients: int, colluders: int = 0) -> int:
+    """Four of five, and at least as many as make the list of survivors unique.
+
+    >>> default_threshold(100, 10), default_threshold(5), default_threshold(3)
+    (80, 4, 3)
+    """
+    return max(-(-4 * clients // 5), (clients + colluders) // 2 + 1, colluders + 2)
+
+
+def check(
+    clients: int,
+    threshold: int,
+    colluders: int,
+    neighbours: Neighbours | None = None,
+    recover: bool = True,
+) -> Neighbours:
+    """The neighbours to use; refuses numbers with which a sum would not be protected.
+
+    Args:
+        clients: who take part, n.
+        threshold: who must be left, t.
+        colluders: who of them may be the server's, c.
+        neighbours: those to use; by default as few as do.
+        recover: whether the sum can do without those who vanish.
+    """
+    n, t, c = clients, threshold, colluders
+    require(c >= 0 and t - c >= 2, f"secagg.threshold={t}: must exceed secagg.colluders={c} by 2")
+    require(t <= n <= MOST, f"secagg.threshold={t}: of {n} clients so many cannot be left")
+    require(
+        2 * t > n + c or not recover,
+        f"secagg.threshold={t}: must exceed ({n} clients + {c} colluders) / 2, or the server could "
+        "show two lists of survivors",
+    )
+    used = neighbours or graph.default_neighbours(n, t, c)
+    w, quorum = used
+    right = c < quorum < t if not w else 1 <= quorum <= w and 2 * w < n
+    require(right, f"secagg.neighbours={2 * w}: not for {n} clients, {quorum} shares needed")
+    failure = graph.log2_failure(n, c, w, quorum) if w else 0
+    require(
+        not w or failure <= graph.LOG2_FAILURE,
+        f"secagg.neighbours={2 * w}: with {c} colluders of {n} and {quorum} shares needed on each "
+        f"side they fail with a chance of 2^{failure:.0f}; 2^{graph.LOG2_FAILURE:.0f} is asked for",
+    )
+    return used

@@ -1,0 +1,82 @@
+"""How messages are written: fields with their lengths, numbers in little-endian order.
+
+One value has one form, so that a digest of it is a digest of what it means, and whatever is read
+back is checked: a message of a stranger can be too short, too long or senseless, and nothing else.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedsofim.core.arrays import Array
+from fedsofim.secagg.errors import Reason, trust
+
+WORD = 4
+
+
+def join(fields: Iterable[bytes]) -> bytes:
+    """Fields one after the other, each behind its length.
+
+    >>> split(join([b"one", b"", b"three"]))
+    [b'one', b'', b'three']
+    """
+    return b"".join(len(field).to_bytes(WORD, "little") + field for field in fields)
+
+
+def split(blob: bytes, count: int | None = None) -> list[bytes]:
+    """The fields of `join`, as many as are expected."""
+    fields, at = [], 0
+    while at < len(blob):
+        end = at + WORD + int.from_bytes(blob[at : at + WORD], "little")
+        trust(end <= len(blob) and at + WORD <= len(blob), Reason.MALFORMED, "it ends too soon")
+        fields.append(blob[at + WORD : end])
+        at = end
+    trust(count in (None, len(fields)), Reason.MALFORMED, f"{len(fields)} fields, not {count}")
+    return fields
+
+
+def pieces(blob: bytes, size: int, count: int) -> list[bytes]:
+    """Fields of one size."""
+    trust(len(blob) == size * count, Reason.MALFORMED, f"{len(blob)} bytes, not {count} x {size}")
+    return [blob[i : i + size] for i in range(0, len(blob), size)]
+
+
+def integers(values: Sequence[int]) -> bytes:
+    """Numbers from 0 to 2^32 - 1."""
+    return np.array(values, "<u4").tobytes()
+
+
+def read_integers(blob: bytes) -> list[int]:
+    """The numbers of `integers`."""
+    trust(len(blob) % WORD == 0, Reason.MALFORMED, "not whole numbers")
+    return [int(value) for value in np.frombuffer(blob, "<u4")]
+
+
+def bitmap(roster: Sequence[int], chosen: Iterable[int]) -> bytes:
+    """Which of the roster are chosen, a bit each."""
+    return np.packbits(np.isin(roster, list(chosen))).tobytes()
+
+
+def read_bitmap(roster: Sequence[int], blob: bytes) -> list[int]:
+    """Who of the roster is chosen."""
+    right = len(blob) == (len(roster) + 7) // 8
+    bits = np.unpackbits(np.frombuffer(blob, np.uint8))
+    trust(right and not bits[len(roster) :].any(), Reason.MALFORMED, "not a list of participants")
+    return [number for number, bit in zip(roster, bits, strict=False) if bit]
+
+
+def vector(values: Array) -> bytes:
+    """Integers modulo 2^64."""
+    return np.ascontiguousarray(values, "<u8").tobytes()
+
+
+def read_vector(blob: bytes, length: int) -> Array:
+    """The integers of `vector`, as many as are expected."""
+    trust(len(blob) == 8 * length, Reason.MALFORMED, f"{len(blob)} bytes for {length} integers")
+    return np.frombuffer(blob, "<u8")
+
+
+def digest(label: str, *fields: bytes) -> bytes:
+    """The SHA-256 of labelled fields."""
+    return hashlib.sha256(join([label.encode(), *fields])).digest()
