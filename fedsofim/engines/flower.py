@@ -8,15 +8,21 @@ from flwr.serverapp import Grid
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.engines import Run
 from fedsofim.engines.local import OnRound
+from fedsofim.federation.owner import Terms
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.strategy import RuleStrategy
+from fedsofim.federation.sum_strategy import SumStrategy
 from fedsofim.runs.experiment import Experiment, RunState, refresh
 
 
 def quorum_of(experiment: Experiment) -> Quorum:
     """Who is asked in each round of this run, and whose answers make it."""
-    config, engine = experiment.config, experiment.config.engine
+    config, engine, sharing = (
+        experiment.config,
+        experiment.config.engine,
+        experiment.config.sharing,
+    )
     return Quorum(
         job=config.text,
         clients=config.partition.clients,
@@ -26,7 +32,7 @@ def quorum_of(experiment: Experiment) -> Quorum:
         malicious_fraction=config.malicious_fraction,
         cost=config.client.disclosure.releases,
         run=experiment.partition.get("run", ""),
-        min_clients=engine.min_clients,
+        min_clients=engine.min_clients or (sharing.threshold if sharing else None),
         on_missing=engine.on_missing,
         max_repeats=engine.max_repeats,
         wait=engine.wait,
@@ -57,7 +63,8 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
                     strategy.dismiss(i, f"it has charged itself {charged:g} releases")
             return t < config.rounds and not strategy.can_go_on()
 
-        strategy = RuleStrategy(
+        kind = RuleStrategy if config.sharing is None else partial(SumStrategy, **_sums(experiment))
+        strategy = kind(
             config.strategy,
             quorum_of(experiment),
             state=state.server,
@@ -72,6 +79,13 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
         return latest
 
     return run
+
+
+def _sums(experiment: Experiment) -> dict[str, Any]:
+    """What a strategy must know that is shown sums alone."""
+    config = experiment.config
+    terms = Terms(config.client, experiment.plan, config.stages, config.sharing)
+    return {"terms": terms, "like": experiment.test}
 
 
 def _notes(G: Array | None, dropped: list[str]) -> dict[str, Any]:

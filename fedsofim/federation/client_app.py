@@ -27,10 +27,13 @@ from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
 from fedsofim.federation.owner import NO_REASON, Owner, Request, Terms, hidden, hiding_errors
 from fedsofim.federation.replies import MEMORY
+from fedsofim.federation.sessions import questions_of
+from fedsofim.federation.sum_clients import Sums
+from fedsofim.federation.sum_owner import SumOwner
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError
-from fedsofim.runs.experiment import clients_of, load_divided
+from fedsofim.runs.experiment import clients_of, first_parameters, load_divided
 
 app = ClientApp()
 Arrays = dict[str, Array]
@@ -54,7 +57,7 @@ def train(message: Message, context: Context) -> Message:
 def _answer(
     message: Message,
     context: Context,
-    reply: Callable[[Arrays, Values, Node | None], tuple[Arrays, Values]],
+    reply: Callable[[Arrays, Values, Node | None, RecordDict], tuple[Arrays, Values]],
 ) -> Message:
     """Reply, or say why not.
 
@@ -66,7 +69,7 @@ def _answer(
         node = _node(context.node_config)
         if node is not None:
             node.rules().check_size(*_size(message.content))
-        content = pack(*reply(*unpack(message.content), node))
+        content = pack(*reply(*unpack(message.content), node, context.state))
     except RefusedError as error:
         _log(error, context)
         final = error.told != Refusal.BUSY  # who refuses for good is asked no more
@@ -97,7 +100,9 @@ def _size(content: RecordDict) -> tuple[int, int]:
     """The bytes of a message, and of the job in it, before anything is decoded."""
     arrays = sum(len(a.data) + len(k) for r in content.array_records.values() for k, a in r.items())
     values = [v for record in content.config_records.values() for v in record.values()]
+    lists = [v for v in values if isinstance(v, list)]
     texts = [v for v in values if isinstance(v, str | bytes | list)]
+    texts += [v for some in lists for v in some if isinstance(v, str | bytes)]
     jobs = [record.get("job", "") for record in content.config_records.values()]
     sizes = [len(job) for job in jobs if isinstance(job, str | bytes)]  # JSON is read from both
     return arrays + sum(map(len, texts)), sum(sizes)
@@ -115,22 +120,49 @@ def _node(values: Mapping[str, Any]) -> Node | None:
     return node
 
 
-def _hello(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
+def _hello(
+    arrays: Arrays, values: Values, node: Node | None, state: RecordDict
+) -> tuple[Arrays, Values]:
     if node is None:
         return {}, {"owner": False}
     config = _agreed(values["job"], node.rules())
     records = _records(node)
-    rounds, ledger = config.schedule.busiest(config.rounds), node.ledger(records)
+    rounds, owner = config.schedule.busiest(config.rounds), _owner(node, records, config)
+    terms, honest = _terms(config), 1
+    said: Values = {"size": len(records.y), "features": records.features, "classes": records.classes}
+    if isinstance(owner, SumOwner):
+        terms = owner.terms(terms)
+        honest = owner.honest(terms)
+        said |= {"key": owner.peers.keys[node.partition_id], "peers": owner.peers.digest}
+    program, plan, stages, sharing = terms
     check_ahead(
-        ledger,
-        config.client,
-        config.plan(),
+        owner.ledger,
+        program,
+        plan,
         run=values["run"],
         rounds=rounds,
-        stages=config.stages,
+        stages=stages,
+        sharing=sharing,
+        honest=honest,
     )
-    said = {"size": len(records.y), "features": records.features, "classes": records.classes}
     return {}, {"owner": True, "client": node.partition_id, **said}
+
+
+def _owner(node: Node, records: Records, config: Config) -> Owner:
+    """Who answers: one that adds to sums, if the run's clients share their noise."""
+    mine, ledger = Client(node.partition_id, records.examples()), node.ledger(records)
+    if config.sharing is None:
+        return Owner(mine, Path(node.state), ledger)
+    with hiding_errors():
+        peers = node.check_peers()
+    if peers is None or len(peers.keys) != config.partition.clients:
+        known = f"--peers names {len(peers.keys)}" if peers else "there is no file of --peers"
+        raise RefusedError(
+            f"privacy.trust=aggregate: a run of {config.partition.clients} clients, and {known}; "
+            "without all keys a server could make clients up",
+            Refusal.UNPROTECTED,
+        )
+    return SumOwner(mine, Path(node.state), ledger, peers)
 
 
 def _records(node: Node) -> Records:
@@ -139,38 +171,46 @@ def _records(node: Node) -> Records:
         return node.records()
 
 
-def _train(arrays: Arrays, values: Values, node: Node | None) -> tuple[Arrays, Values]:
-    sent, said = _deployed(arrays, values, node) if node else _simulated(arrays, values)
+def _train(
+    arrays: Arrays, values: Values, node: Node | None, state: RecordDict
+) -> tuple[Arrays, Values]:
+    sent, said = _deployed(arrays, values, node) if node else _simulated(arrays, values, state)
     return sent, said | {"round": values["round"], "clients": values["clients"]}
 
 
-def _simulated(arrays: Arrays, values: Values) -> tuple[Arrays, Values]:
-    config, terms, clients = _simulation(values["job"])
+def _simulated(arrays: Arrays, values: Values, state: RecordDict) -> tuple[Arrays, Values]:
+    config, terms, clients, length = _simulation(values["job"])
     received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
     exact = config.privacy.noise == "exact"
     chosen = transformed([clients[i] for i in values["clients"]], received, exact)
     for client in chosen:
         clients[client.id] = client  # the next round's map is likely the same
     memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
-    t = values["round"]
+    t, said = values["round"], {"sizes": [client.data.size for client in chosen]}
+    if config.sharing is not None:
+        sums = Sums(terms, values["run"], len(clients), length, config.noise)
+        asked = list(zip(chosen, questions_of(values), strict=True))
+        said["answers"], after = sums.answers(asked, received, memory, state)
+        return {MEMORY + name: rows for name, rows in after.items()}, said
     releases, after = simulate(
         terms, chosen, config.noise(t), t=t, received=received, memory=memory
     )
     sent = {"release": releases} | {MEMORY + name: rows for name, rows in after.items()}
-    return sent, {"sizes": [client.data.size for client in chosen]}
+    return sent, said
 
 
 @lru_cache(maxsize=2)
-def _simulation(job: str) -> tuple[Config, Terms, list[Client]]:
-    """The clients of a simulation, made once in each process."""
+def _simulation(job: str) -> tuple[Config, Terms, list[Client], int]:
+    """The clients of a simulation, and how many parameters; made once in each process."""
     config = parse(json.loads(job))
     data, parts = load_divided(config)
     network = config.model.network(data.train_x.shape[1:], data.classes)
-    return config, _terms(config), clients_of(network, data, parts)
+    theta = first_parameters(config, network)
+    return config, _terms(config), clients_of(network, data, parts), theta.size
 
 
 def _terms(config: Config) -> Terms:
-    return Terms(config.client, config.plan(), config.stages)
+    return Terms(config.client, config.plan(), config.stages, config.sharing)
 
 
 def _deployed(arrays: Arrays, values: Values, node: Node) -> tuple[Arrays, Values]:
@@ -178,12 +218,19 @@ def _deployed(arrays: Arrays, values: Values, node: Node) -> tuple[Arrays, Value
     require(values["clients"] == [node.partition_id], "the server asks for someone else")
     t = values["round"]
     require(-len(config.stages) <= t < config.rounds, f"round {t}: there is none")
-    records = _records(node)
-    mine = Client(node.partition_id, records.examples())
-    owner = Owner(mine, Path(node.state), node.ledger(records))
+    owner, terms = _owner(node, _records(node), config), _terms(config)
     request = Request(run=values["run"], t=t, asked=values["job"])
-    release, charged = answer(_terms(config), owner, request, arrays)
-    return {"release": release[None]}, {"sizes": [mine.data.size], "charged": charged}
+    said: Values = {"sizes": [owner.client.data.size]}
+    if isinstance(owner, SumOwner):
+        said["answers"] = []
+        for question in questions_of(values)[0]:
+            require(-len(config.stages) <= question.t < config.rounds, "rounds: there is none")
+            about = request._replace(t=question.t)
+            asked = owner.answer(terms, about, question, arrays) if question.words else b""
+            said["answers"].append(asked)
+        return {}, said | {"charged": owner.charged(terms, request)}
+    release, charged = answer(terms, owner, request, arrays)
+    return {"release": release[None]}, said | {"charged": charged}
 
 
 def _agreed(job: str, policy: Policy) -> Config:
@@ -198,11 +245,5 @@ def _agreed(job: str, policy: Policy) -> Config:
     require(values["partition"].get("clients") is not None, "partition.clients: say how many")
     config = parse(values)
     require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
-    if config.privacy.trust != "server":
-        raise RefusedError(
-            "privacy.trust=aggregate: there is no secure aggregation here, the server would see "
-            "a release that carries only a part of the noise",
-            Refusal.UNPROTECTED,
-        )
     policy.check_plan(config.plan())
     return config

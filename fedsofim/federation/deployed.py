@@ -42,11 +42,6 @@ def prepare(
         roster: the owners.
         record: what the run recorded about them when it began; empty for a new one.
     """
-    require(
-        config.privacy.trust == "server",
-        "privacy.trust=aggregate: needs secure aggregation, which a deployment does not have yet; "
-        "use trust=server, or a simulation",
-    )
     # From here on it is settled, whatever owners that come later say.
     roster.features, roster.classes = features, _ = roster.shape()
     if test is None:

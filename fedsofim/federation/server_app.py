@@ -66,7 +66,8 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
     test = deployed.load_test_set(config)
     roster.features = None if test is None else test.x.shape[0] - 1
     roster.classes = config.dataset.classes if test is None else len(test.target)
-    enough = config.engine.min_clients or clients
+    least = config.sharing.threshold if config.sharing else clients
+    enough = config.engine.min_clients or least
     came = roster.wait(grid, enough if path else clients, wait, enough=enough)
     _require_nodes(roster, grid, wait, came)
     experiment = deployed.prepare(config, test, roster, record)

@@ -34,12 +34,14 @@ class Sums(NamedTuple):
         terms: of the run.
         run: its name.
         population: how many clients there are.
+        length: how many numbers are added up in a round.
         noise: the clients' noise, by round.
     """
 
     terms: Terms
     run: str
     population: int
+    length: int
     noise: Callable[[int], Noise]
 
     def answers(
@@ -106,7 +108,7 @@ class Sums(NamedTuple):
     def _length(self, client: Client, t: int) -> int:
         """How many numbers are added up in round `t`, or in a stage."""
         if t >= 0:
-            return self.terms.length
+            return self.length
         require(-len(self.terms.stages) <= t, f"round {t}: there is none")
         blank = self.terms.stages[t].summed(client.data.part(slice(0)), True)
         return sum(S.value.size for S in blank)

@@ -28,8 +28,9 @@ from fedsofim.privacy.ledger import Ledger
 from fedsofim.privacy.refusals import Refusal, RefusedError
 from fedsofim.secagg.client import Member, answer
 from fedsofim.secagg.errors import DistrustError
+from fedsofim.secagg.graph import Neighbours
 from fedsofim.secagg.primitives import load_key, load_public
-from fedsofim.secagg.session import Policy, Session
+from fedsofim.secagg.session import Policy, Session, check
 
 # Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
 KEPT, KEPT_IN_ALL = 4, 64
@@ -56,9 +57,20 @@ class SumOwner(Owner):
         return terms._replace(sharing=replace(terms.sharing, roster=self.peers.digest))
 
     def honest(self, terms: Terms) -> int:
-        """How many clients' noise counts, this one's among them."""
-        assert terms.sharing is not None
-        return terms.sharing.honest(self.ledger.policy.honest, len(self.peers.keys))
+        """How many clients' noise counts, this one's among them.
+
+        If its policy takes more clients for the server's than the run does, the protocol must bear
+        so many, too; else nobody's noise counts but its own.
+        """
+        s, others = terms.sharing, len(self.peers.keys) - 1
+        assert s is not None
+        dishonest = others - min(self.ledger.policy.honest, others)
+        if s.recover or s.window:
+            try:
+                check(s.clients, s.threshold, dishonest, Neighbours(s.window, s.quorum), s.recover)
+            except ConfigError:
+                return 1
+        return s.honest(others - dishonest, others + 1)
 
     def answer(
         self, terms: Terms, request: Request, question: Question, received: Mapping[str, Array]

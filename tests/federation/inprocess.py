@@ -27,6 +27,7 @@ class InProcessGrid(Grid):
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.nodes = {1000 - 7 * k: config for k, config in enumerate(nodes)}
         self.tamper = tamper
+        self.states = {node: RecordDict() for node in self.nodes}
         self.asked: list[Message] = []
         self._replies: list[Message] = []
 
@@ -51,7 +52,11 @@ class InProcessGrid(Grid):
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         context = Context(
-            run_id=1, node_id=node, node_config=self.nodes[node], state=RecordDict(), run_config={}
+            run_id=1,
+            node_id=node,
+            node_config=self.nodes[node],
+            state=self.states.setdefault(node, RecordDict()),
+            run_config={},
         )
         try:
             return app(message, context)
