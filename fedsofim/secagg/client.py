@@ -21,73 +21,21 @@ before the answer leaves; a state that is lost ends the session for this client.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedsofim.core.arrays import Array
 from fedsofim.secagg import primitives as crypto
 from fedsofim.secagg import stages, wire
 from fedsofim.secagg.errors import DistrustError, Reason, trust
 from fedsofim.secagg.graph import Graph, draw
-from fedsofim.secagg.primitives import KEY, SEALED, SEED, PrivateKey, PublicKey
-from fedsofim.secagg.session import Policy, Session, read_session
+from fedsofim.secagg.primitives import KEY, SEALED, SEED
+from fedsofim.secagg.session import Session, read_session
 from fedsofim.secagg.stages import Stage
+from fedsofim.secagg.state import HELD, Member, State, secrets_of
 
 Release = Callable[[], Array]
-HELD = 1 + 2 * SEED  # whether a neighbour's shares came, and both
-
-
-class Member(NamedTuple):
-    """What a client knows before a session begins; none of it comes from the server.
-
-    Attributes:
-        number: its own.
-        key: its long-term key.
-        peers: the long-term public keys of all clients by number, as it has pinned them.
-        policy: what it insists on.
-        context: of the session that it is willing to take part in.
-        length: of the vector that it is willing to send.
-    """
-
-    number: int
-    key: PrivateKey
-    peers: Mapping[int, PublicKey]
-    policy: Policy
-    context: bytes
-    length: int
-
-
-class _State(NamedTuple):
-    """What a client remembers of a session; as bytes, since an owner keeps it on disk.
-
-    Attributes:
-        session: encoded.
-        secrets: the private key for envelopes, the seed of the key for masks, that of the own mask.
-        answers: a digest of the request and the answer, of each stage that was answered.
-        root: of the session, its roster and all keys.
-        roster: who takes part.
-        masks: the neighbours' public keys for masks.
-        seals: the keys of the envelopes that they send.
-        sealed: the keys of the envelopes to them.
-        shared: who has shared, as a bitmap of the roster.
-        held: for each neighbour whether its shares came, and both.
-        survivors: the list that was signed, as a bitmap of the roster.
-    """
-
-    session: bytes = b""
-    secrets: bytes = b""
-    answers: bytes = b""
-    root: bytes = b""
-    roster: bytes = b""
-    masks: bytes = b""
-    seals: bytes = b""
-    sealed: bytes = b""
-    shared: bytes = b""
-    held: bytes = b""
-    survivors: bytes = b""
 
 
 def answer(
@@ -106,7 +54,7 @@ def answer(
         DistrustError: there is no answer, and the state is what it was.
     """
     stage, asked = stages.stage_of(request), hashlib.sha256(request).digest()
-    known = _State(*wire.split(state, len(_State._fields))) if state else _State()
+    known = State(*wire.split(state, len(State._fields))) if state else State()
     answers = wire.split(known.answers)
     for before, given in zip(answers[::2], answers[1::2], strict=True):
         if given[0] == stage:
@@ -123,33 +71,27 @@ def answer(
         trust(fields[:1] == [session.name], Reason.SESSION)
         new, body = _LATER[stage](known, session, fields[1:], member, release)
     reply = bytes([stage]) + body
-    return wire.join(new._replace(answers=wire.join([*answers, asked, reply]))), reply
+    new = new._replace(answers=wire.join([*answers, asked, reply]))
+    last = stages.ALL[-1] if read_session(new.session).recover else stages.WITHOUT_RECOVERY[-1]
+    return wire.join(new.without_secrets() if stage == last else new), reply
 
 
-def _advert(blob: bytes, member: Member) -> tuple[_State, bytes]:
+def _advert(blob: bytes, member: Member) -> tuple[State, bytes]:
     session = read_session(blob)
-    right = (session.context, session.length) == (member.context, member.length)
-    trust(right, Reason.SESSION)
+    trust(session == member.session, Reason.SESSION)
     member.policy.check_terms(session)
     secrets = crypto.fresh(KEY + 2 * SEED)
-    sealing, masking, seed = _secrets(secrets, session)
+    sealing, masking, seed = secrets_of(secrets, session)
     commitment = stages.commitment_of(seed, session.name)
     public = crypto.public_bytes(sealing) + crypto.public_bytes(masking) + commitment
     message = stages.advert_message(session.name, member.number, public)
     advert = wire.join([public, crypto.sign(member.key, message)])
-    return _State(session=blob, secrets=secrets), advert
-
-
-def _secrets(secrets: bytes, session: Session) -> tuple[X25519PrivateKey, X25519PrivateKey, bytes]:
-    """The private keys for envelopes and for masks, and the seed of the own mask."""
-    sealing = X25519PrivateKey.from_private_bytes(secrets[:KEY])
-    masking = crypto.private_key(secrets[KEY:-SEED], session.name)
-    return sealing, masking, secrets[-SEED:]
+    return State(session=blob, secrets=secrets), advert
 
 
 def _admit(
-    state: _State, session: Session, fields: list[bytes], member: Member
-) -> tuple[_State, Graph, list[bytes]]:
+    state: State, session: Session, fields: list[bytes], member: Member
+) -> tuple[State, Graph, list[bytes]]:
     """Check who takes part, and whether the neighbours' keys are theirs."""
     trust(len(fields) == 3, Reason.MALFORMED)
     me, roster = member.number, wire.read_integers(fields[0])
@@ -176,11 +118,11 @@ def _admit(
 
 
 def _share(
-    state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
-) -> tuple[_State, bytes]:
+    state: State, session: Session, fields: list[bytes], member: Member, _: Release | None
+) -> tuple[State, bytes]:
     state, graph, keys = _admit(state, session, fields, member)
     me, windows = member.number, graph.windows(member.number)
-    sealing, _key, seed = _secrets(state.secrets, session)
+    sealing, _key, seed = secrets_of(state.secrets, session)
     of_seed = _shares(seed, windows, session.quorum)
     of_key = _shares(state.secrets[KEY:-SEED], windows, session.quorum)
     envelopes, seals, sealed = [], [], []
@@ -204,15 +146,15 @@ def _shares(secret: bytes, windows: tuple[tuple[int, ...], ...], quorum: int) ->
 
 
 def _mask(
-    state: _State, session: Session, fields: list[bytes], member: Member, release: Release | None
-) -> tuple[_State, bytes]:
+    state: State, session: Session, fields: list[bytes], member: Member, release: Release | None
+) -> tuple[State, bytes]:
     if session.recover:
         state, graph, shared = _open(state, session, fields, member)
     else:
         state, graph, _keys = _admit(state, session, fields, member)
         shared = set(graph.order)
     me, neighbours = member.number, graph.neighbours(member.number)
-    _sealing, masking, seed = _secrets(state.secrets, session)
+    _sealing, masking, seed = secrets_of(state.secrets, session)
     masks = dict(zip(neighbours, wire.pieces(state.masks, KEY, len(neighbours)), strict=True))
     keys = {}
     for other in shared.intersection(neighbours):
@@ -236,8 +178,8 @@ def _mask(
 
 
 def _open(
-    state: _State, session: Session, fields: list[bytes], member: Member
-) -> tuple[_State, Graph, set[int]]:
+    state: State, session: Session, fields: list[bytes], member: Member
+) -> tuple[State, Graph, set[int]]:
     """Check who has shared, and open what they sent.
 
     An envelope that does not open is its sender's loss: its mask is added all the same, and if it
@@ -260,8 +202,8 @@ def _open(
 
 
 def _sign(
-    state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
-) -> tuple[_State, bytes]:
+    state: State, session: Session, fields: list[bytes], member: Member, _: Release | None
+) -> tuple[State, bytes]:
     trust(len(fields) == 1, Reason.MALFORMED)
     roster = wire.read_integers(state.roster)
     survivors = set(wire.read_bitmap(roster, fields[0]))
@@ -276,8 +218,8 @@ def _sign(
 
 
 def _unmask(
-    state: _State, session: Session, fields: list[bytes], member: Member, _: Release | None
-) -> tuple[_State, bytes]:
+    state: State, session: Session, fields: list[bytes], member: Member, _: Release | None
+) -> tuple[State, bytes]:
     trust(len(fields) == 3, Reason.MALFORMED)
     roster = wire.read_integers(state.roster)
     survivors = set(wire.read_bitmap(roster, state.survivors))

@@ -22,7 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError
@@ -52,6 +57,11 @@ def load_public(text: bytes) -> PublicKey:
     if not isinstance(key, PublicKey):
         raise ConfigError("a client's key must be of the kind ecdsa-sha2-nistp384 or ssh-ed25519")
     return key
+
+
+def public_name(key: PublicKey) -> bytes:
+    """One form of a public key, whatever the file it came from looked like."""
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 @lru_cache(maxsize=4096)

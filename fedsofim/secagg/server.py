@@ -40,7 +40,8 @@ class Server:
     """One session, from the first request to the sum.
 
     `open` gives the first requests. Give each answer to `take`, and when no more are to be waited
-    for, `close` gives the next requests: none, when `result` is there.
+    for, `close` gives the next requests: none, when `result` is there. Those in `waiting` may be
+    asked again, in the same words.
 
     Args:
         session: what all agree on.
@@ -50,7 +51,7 @@ class Server:
     def __init__(self, session: Session, keys: Mapping[int, PublicKey]) -> None:
         self.session, self.keys = session, keys
         self._probe = X25519PrivateKey.generate()  # no key of a client may be of small order
-        self.stage, self.asked = Stage.ADVERT, set[int]()
+        self.stage, self.waiting = Stage.ADVERT, set[int]()
         self.faults: dict[int, str] = {}
         self.result: Result | None = None
         self._answers: dict[Stage, dict[int, tuple[bytes, ...]]] = {stage: {} for stage in Stage}
@@ -62,20 +63,20 @@ class Server:
     def open(self, numbers: Iterable[int]) -> Requests:
         """The first requests, to the clients that are invited."""
         request = bytes([Stage.ADVERT]) + self.session.encode()
-        self.asked = set(numbers)
-        strangers = sorted(self.asked - self.keys.keys())
+        self.waiting = set(numbers)
+        strangers = sorted(self.waiting - self.keys.keys())
         require(not strangers, f"clients {strangers}: there is no key of them")
-        return dict.fromkeys(sorted(self.asked), request)
+        return dict.fromkeys(sorted(self.waiting), request)
 
     def take(self, number: int, reply: bytes) -> str | None:
         """Take an answer; says why, if it is not right."""
         try:
-            trust(number in self.asked, Reason.STAGE, "nothing was asked")
+            trust(number in self.waiting, Reason.STAGE, "nothing was asked")
             trust(stages.stage_of(reply) == self.stage, Reason.STAGE)
             self._answers[self.stage][number] = self._read(number, reply[1:])
-            self.asked.discard(number)
+            self.waiting.discard(number)
         except DistrustError as error:
-            self.asked.discard(number)
+            self.waiting.discard(number)
             self.faults.setdefault(number, str(error))
             return str(error)
         return None
@@ -86,9 +87,9 @@ class Server:
         Raises:
             LostError: too few are.
         """
-        for number in self.asked:
+        for number in self.waiting:
             self.faults.setdefault(number, f"silent in stage {self.stage.name}")
-        self.asked = set()
+        self.waiting = set()
         here = sorted(self._answers[self.stage])
         self._need(len(here) >= self.session.threshold, f"only {len(here)} clients answered")
         order = stages.ALL if self.session.recover else stages.WITHOUT_RECOVERY
@@ -104,7 +105,7 @@ class Server:
                 Stage.MASK: self._list,
                 Stage.SIGN: self._certify,
             }[last](here)
-        self.asked = set(bodies)
+        self.waiting = set(bodies)
         head = [self.session.name]
         return {i: bytes([self.stage]) + wire.join(head + body) for i, body in bodies.items()}
 

@@ -1,0 +1,88 @@
+"""What a client knows before a session, and what it remembers during it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fedsofim.core.errors import require
+from fedsofim.secagg import primitives as crypto
+from fedsofim.secagg.primitives import KEY, SEED, PrivateKey, PublicKey
+from fedsofim.secagg.session import Policy, Session
+
+HELD = 1 + 2 * SEED  # whether a neighbour's shares came, and both
+
+
+def pinned(texts: Mapping[int, bytes]) -> dict[int, PublicKey]:
+    """All clients' public keys, from lines of OpenSSH; nobody may be two.
+
+    The server says which number it speaks to, but each client keeps to its own number and pins
+    the keys of all others: whoever had two numbers would count as two honest clients.
+    """
+    keys = {number: crypto.load_public(text) for number, text in texts.items()}
+    owners: dict[bytes, int] = {}
+    for number, key in keys.items():
+        other = owners.setdefault(crypto.public_name(key), number)
+        require(other == number, f"clients {other} and {number} have the same key")
+    return keys
+
+
+class Member(NamedTuple):
+    """What a client knows before a session begins; none of it comes from the server.
+
+    Attributes:
+        number: its own.
+        key: its long-term key.
+        peers: the long-term public keys of all clients by number, as it has pinned them.
+        policy: what it insists on.
+        session: the one that it is willing to take part in, from the terms as it knows them.
+    """
+
+    number: int
+    key: PrivateKey
+    peers: Mapping[int, PublicKey]
+    policy: Policy
+    session: Session
+
+
+class State(NamedTuple):
+    """What a client remembers of a session; as bytes, since an owner keeps it on disk.
+
+    Attributes:
+        session: encoded.
+        secrets: the private key for envelopes, the seed of the key for masks, that of the own mask.
+        answers: a digest of the request and the answer, of each stage that was answered.
+        root: of the session, its roster and all keys.
+        roster: who takes part.
+        masks: the neighbours' public keys for masks.
+        seals: the keys of the envelopes that they send.
+        sealed: the keys of the envelopes to them.
+        shared: who has shared, as a bitmap of the roster.
+        held: for each neighbour whether its shares came, and both.
+        survivors: the list that was signed, as a bitmap of the roster.
+    """
+
+    session: bytes = b""
+    secrets: bytes = b""
+    answers: bytes = b""
+    root: bytes = b""
+    roster: bytes = b""
+    masks: bytes = b""
+    seals: bytes = b""
+    sealed: bytes = b""
+    shared: bytes = b""
+    held: bytes = b""
+    survivors: bytes = b""
+
+    def without_secrets(self) -> "State":
+        """What is kept when nothing more will be asked: the answers, to give them again."""
+        return State(session=self.session, answers=self.answers)
+
+
+def secrets_of(
+    secrets: bytes, session: Session
+) -> tuple[X25519PrivateKey, X25519PrivateKey, bytes]:
+    """The private keys for envelopes and for masks, and the seed of the own mask."""
+    sealing = X25519PrivateKey.from_private_bytes(secrets[:KEY])
+    masking = crypto.private_key(secrets[KEY:-SEED], session.name)
+    return sealing, masking, secrets[-SEED:]
