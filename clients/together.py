@@ -6,20 +6,19 @@ Integers add up to the same total in any order, so every engine finds the same m
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, transformed
+from fedsofim.clients.program import Client, Noise, Program, transformed
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models.records import Records
 from fedsofim.privacy.mechanism import NoiseSource
 from fedsofim.privacy.plan import Plan, Protection
+from fedsofim.privacy.shared import check_room
 from fedsofim.strategies.stage import Stage
-
-# So many bits has a number of the total; what leaves them wraps around.
-MODULUS_BITS = 64
 
 
 def in_units(total: BoundedSum, z: Scale, source: NoiseSource, unit: Scale) -> tuple[Array, Array]:
@@ -82,23 +81,36 @@ def stage_sums(
     return np.stack(out)
 
 
-def stage_units(stage: Stage, like: Records) -> Array:
-    """What 1 stands for in each number of a stage's total, `(length,)`; no record decides it.
+class Crowd(NamedTuple):
+    """Whose integers are in a total.
 
-    Args:
-        stage: whose.
-        like: any records of the run's features and classes.
-    """
-    blank = stage.summed(like.part(slice(0)), True)
-    return np.concatenate([np.full(S.value.size, S.unit) for S in blank])
-
-
-def mean_of(total: Array, unit: Scale, records: int) -> Array:
-    """The mean over all records of those who took part, in float64.
-
-    Args:
-        total: of what they added, in whole units.
-        unit: what 1 stands for; one number, or one for each.
+    Attributes:
+        clients: how many.
         records: how many they have together; public.
+        like: any records of the same shape, for the grid; none is read.
     """
-    return np.asarray(total.astype(np.float64) * (unit / records))
+
+    clients: int
+    records: int
+    like: Records
+
+
+def stage_mean(stage: Stage, t: int, plan: Plan, total: Array, crowd: Crowd) -> Array:
+    """The mean over all records of a stage's sums, from their total, in float64."""
+    blank = stage.summed(crowd.like.part(slice(0)), True)
+    z = plan.stage_multiplier(t, stage.unit_sensitivity(plan.adjacency))
+    for S in blank:
+        check_room(crowd.records, float(S.bound), z * float(S.bound), crowd.clients)
+    units = np.concatenate([np.full(S.value.size, S.unit) for S in blank])
+    return np.asarray(total.astype(np.float64) * (units / crowd.records))
+
+
+def round_mean(
+    program: Program, received: Mapping[str, Array], plan: Protection, total: Array, crowd: Crowd
+) -> Array:
+    """What the server applies, from the total of a round, in float64."""
+    unit = crowd.like.unit(plan.clip)
+    bound, z = float(plan.clip / unit), float(plan.client_noise_multiplier)
+    check_room(crowd.records, bound, z * bound, crowd.clients)
+    mean = total.astype(np.float64) * (unit / crowd.records)
+    return program.from_mean(received, mean)

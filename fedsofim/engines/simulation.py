@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsofim.clients import Client
 from fedsofim.clients.program import release_stage, transformed
-from fedsofim.clients.together import mean_of, stage_sums, stage_units
+from fedsofim.clients.together import Crowd, round_mean, stage_mean, stage_sums
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
 from fedsofim.models.head import examples_of
@@ -49,9 +49,8 @@ class Simulation:
         std = stage_std(stage, t, plan, self.sizes, config.aggregation)
         if self.together:
             added = stage_sums(stage, t, self.clients, received, plan, config.noise(t))
-            data = self.clients[0].data
-            G = mean_of(added.sum(axis=0), stage_units(stage, data), int(self.sizes.sum()))
-            return G.astype(examples_of(data).x.dtype), std
+            G = stage_mean(stage, t, plan, added.sum(axis=0), self._crowd(self.sizes))
+            return G.astype(examples_of(self.clients[0].data).x.dtype), std
         released = release_stage(stage, t, self.clients, received, plan, config.noise(t))
         how, fraction = config.aggregation, config.malicious_fraction
         return aggregate(released, self.sizes, how, fraction), std
@@ -69,14 +68,15 @@ class Simulation:
         self.clients = transformed(self.clients, received, self.exact)
         group, remembered = [self.clients[i] for i in present], take(memory, present)
         if self.together:
-            program, theta = config.client, received["theta"]
+            program, crowd = config.client, self._crowd(self.sizes[present])
             added, new = program.contribute(received, group, remembered, self.plan, noise)
-            records = int(self.sizes[present].sum())
-            mean = mean_of(added.sum(axis=0), group[0].data.unit(self.plan.clip), records)
-            G = program.from_mean(received, mean).astype(theta.dtype)
-            return G, put(memory, present, new)
+            G = round_mean(program, received, self.plan, added.sum(axis=0), crowd)
+            return G.astype(received["theta"].dtype), put(memory, present, new)
         releases, new = config.client.release(received, group, remembered, self.plan, noise)
         return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
+
+    def _crowd(self, sizes: Array) -> Crowd:
+        return Crowd(len(sizes), int(sizes.sum()), self.clients[0].data)
 
     def _aggregate(self, releases: Array, sizes: Array) -> Array:
         how, fraction = self.config.aggregation, self.config.malicious_fraction

@@ -18,10 +18,11 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.identities import simulated
 from fedsofim.federation.owner import Request, Terms
 from fedsofim.federation.sessions import AT_ONCE, Question, session_of
-from fedsofim.secagg.client import Member, answer
+from fedsofim.secagg.client import answer
 from fedsofim.secagg.errors import DistrustError
 from fedsofim.secagg.primitives import simulated_key
 from fedsofim.secagg.session import Policy
+from fedsofim.secagg.state import Member
 
 # In the state of a node: what is remembered of sessions, and their names, the oldest first.
 KEPT, NAMES = "sums", "names"
@@ -96,7 +97,7 @@ class Sums(NamedTuple):
         session = session_of(self.terms, request, question.name, length)
         policy = Policy(session.threshold, session.colluders)
         key, peers = simulated_key(self.run, client.id), simulated(self.run, self.population).keys
-        member = Member(client.id, key, peers, policy, session.context, session.length)
+        member = Member(client.id, key, peers, policy, session)
         before = kept.get(place, b"")
         assert isinstance(before, bytes)
         try:

@@ -26,11 +26,12 @@ from fedsofim.privacy.account import agreed, next_event, stage_event
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.ledger import Ledger
 from fedsofim.privacy.refusals import Refusal, RefusedError
-from fedsofim.secagg.client import Member, answer
+from fedsofim.secagg.client import answer
 from fedsofim.secagg.errors import DistrustError
 from fedsofim.secagg.graph import Neighbours
-from fedsofim.secagg.primitives import load_key, load_public
+from fedsofim.secagg.primitives import load_key
 from fedsofim.secagg.session import Policy, Session, check
+from fedsofim.secagg.state import Member, pinned
 
 # Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
 KEPT, KEPT_IN_ALL = 4, 64
@@ -121,9 +122,9 @@ class SumOwner(Owner):
     def _member(self, session: Session) -> Member:
         with hiding_errors():
             key = load_key((self.directory / KEY).read_bytes())
-            peers = {i: load_public(text.encode()) for i, text in self.peers.keys.items()}
+            peers = pinned({i: text.encode() for i, text in self.peers.keys.items()})
         policy = Policy(session.threshold, session.colluders)
-        return Member(self.client.id, key, peers, policy, session.context, session.length)
+        return Member(self.client.id, key, peers, policy, session)
 
     def _added(self, terms: Terms, request: Request, received: Mapping[str, Array]) -> Array:
         """This client's noisy sum in integers; charged on disk before it is computed."""

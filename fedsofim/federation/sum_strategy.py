@@ -15,9 +15,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fedsofim.clients.together import mean_of, stage_units
+from fedsofim.clients.together import Crowd, round_mean, stage_mean
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
 from fedsofim.federation.identities import Identities, simulated, told
 from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of, undecoded
 from fedsofim.federation.owner import Request, Terms
@@ -25,7 +24,6 @@ from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.sessions import Question, pack_questions, session_of
 from fedsofim.federation.strategy import RuleStrategy
-from fedsofim.models.exact_sums import MAX_RECORDS
 from fedsofim.models.records import Records
 from fedsofim.secagg.errors import LostError
 from fedsofim.secagg.server import Requests, Server
@@ -52,13 +50,13 @@ class _Sum(NamedTuple):
 
     def question(self, client: int) -> Question:
         """What this client is to be asked now; empty words if it has answered."""
-        due = client in self.server.asked
+        due = client in self.server.waiting
         return Question(self.t, self.name, self.requests[client] if due else b"")
 
     @property
     def answered(self) -> int:
         """How many have answered in this stage."""
-        return len(self.requests.keys() - self.server.asked - self.server.faults.keys())
+        return len(self.requests.keys() - self.server.waiting - self.server.faults.keys())
 
     def close(self) -> "_Sum":
         """The next stage; without requests when the sum is there."""
@@ -97,7 +95,7 @@ class SumStrategy(RuleStrategy):
             self._now = self._ready(grid, t)
             self._ahead = self._open(grid, t + 1) if t + 1 < self.quorum.rounds else None
             while self._now.requests:
-                if self._now.server.asked:
+                if self._now.server.waiting:
                     self._exchange(grid, config)
                 self._require_enough()
                 self._now = self._now.close()
@@ -181,7 +179,7 @@ class SumStrategy(RuleStrategy):
         values = {**config, "job": quorum.job, "run": quorum.run, "round": now.t}
         self._sent = []
         for node, clients in self.roster.holders(grid).items():
-            asked = [i for i in clients if i in now.server.asked]
+            asked = [i for i in clients if i in now.server.waiting]
             if not asked:
                 continue
             memory = {MEMORY + name: rows[asked] for name, rows in self._remembered().items()}
@@ -193,7 +191,7 @@ class SumStrategy(RuleStrategy):
             )
             self._asks.update(asked if masks and now.t >= 0 else ())
             self._sent.append((message, asked))
-        for i in now.server.asked.difference(*(asked for _, asked in self._sent)):
+        for i in now.server.waiting.difference(*(asked for _, asked in self._sent)):
             self._dropped[i] = "not connected"
         return [message for message, _ in self._sent]
 
@@ -202,7 +200,7 @@ class SumStrategy(RuleStrategy):
         server = ahead.server
         first = server.session.recover and server.stage == Stage.ADVERT
         wanted = set(self.quorum.wanted(ahead.t)) - self.refusals.keys()
-        return first and not server.asked and not server.faults and wanted <= ahead.invited
+        return first and not server.waiting and not server.faults and wanted <= ahead.invited
 
     def _told(self) -> dict[str, Array]:
         """What clients are sent to add to the sum."""
@@ -250,7 +248,7 @@ class SumStrategy(RuleStrategy):
                 self._drop(i, BadReplyError(why))
                 continue
             for other, words in zip(sums[1:], mine[1:], strict=False):
-                if words and i in other.server.asked:
+                if words and i in other.server.waiting:
                     other.server.take(i, words)
             if masks:
                 self._came[i] = part
@@ -266,14 +264,13 @@ class SumStrategy(RuleStrategy):
         dtype = self.state.theta.dtype
         if 0 in self._shape:
             return np.zeros(self._shape, dtype)
+        t, (program, plan, stages, _) = self._t, self.terms
         records = sum(part.size for part in self._parts.values())
-        require(records <= MAX_RECORDS, f"{records} records: a sum holds at most {MAX_RECORDS}")
-        if self._t < 0:
-            units = stage_units(self.stages[self._t], self.like)
-            return mean_of(self._total, units, records).astype(dtype)
-        unit = self.like.unit(self.terms.plan.clip)
-        mean = mean_of(self._total.reshape(self._shape), unit, records)
-        return self.terms.program.from_mean(broadcast(self.rule, self.state), mean).astype(dtype)
+        crowd = Crowd(len(self._parts), records, self.like)
+        if t < 0:
+            return stage_mean(stages[t], t, plan, self._total, crowd).astype(dtype)
+        total, received = self._total.reshape(self._shape), broadcast(self.rule, self.state)
+        return round_mean(program, received, plan, total, crowd).astype(dtype)
 
     def _shortage(self) -> str:
         return f"{self._lost} ({self._reasons()})" if self._reasons() else self._lost

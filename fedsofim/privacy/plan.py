@@ -9,6 +9,7 @@ from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency
 from fedsofim.privacy.accounting import LARGEST_DELTA, GaussianEvent, compose, epsilon_of, mu_of
 from fedsofim.privacy.mechanism import sensitivity
+from fedsofim.privacy.shared import client_part
 
 Trust = Literal["server", "aggregate"]
 
@@ -162,7 +163,7 @@ class Plan:
     @property
     def client_noise_multiplier(self) -> float:
         """The noise that one client adds."""
-        return self.noise_multiplier / math.sqrt(self.sharers)
+        return client_part(self.noise_multiplier, self.sharers)
 
     def stage_multiplier(self, t: int, unit_sensitivity: float) -> float:
         """The noise that one client adds in stage `t`, -1 being the last before the first round.
@@ -173,7 +174,7 @@ class Plan:
         """
         if not self.noise_multiplier:
             return 0.0
-        return unit_sensitivity / self.stage_events()[t].mu / math.sqrt(self.sharers)
+        return client_part(unit_sensitivity / self.stage_events()[t].mu, self.sharers)
 
     def stage_events(self) -> list[GaussianEvent]:
         """What each stage does to one record, from what the rounds do and the shares."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsofim.clients.program import Client, Noise, Program, transformed
-from fedsofim.clients.together import mean_of
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local
@@ -107,7 +106,7 @@ def watched(program: Program, on_release: Callable[[Seen], None]) -> Program:
     ) -> tuple[Array, Any]:
         added, after = kind.contribute(self, received, clients, state, plan, noise)
         pairs = zip(added, clients, strict=True)
-        means = [mean_of(sums, D.unit(plan.clip), D.size) for sums, (_, D) in pairs]
+        means = [sums * (D.unit(plan.clip) / D.size) for sums, (_, D) in pairs]
         released = np.stack([self.from_mean(received, mean) for mean in means])
         on_release(Seen(received, clients, state, released))
         return added, after
