@@ -21,6 +21,7 @@ from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import programs, signing
 from fedsofim.deploy.keys import make_signing_key
 from fedsofim.federation.node import Node
+from fedsofim.federation.peers import numbered
 from fedsofim.runs.experiment import load_divided
 
 START = 60.0  # seconds that the server may take to come up
@@ -54,8 +55,11 @@ def rehearse(
         if signed:
             federation.sign(project)
         federation.serve()
+        for i in range(len(files)):
+            federation.register(i)
+        federation.pin(len(files))
         for i, file in enumerate(files):
-            federation.add_client(i, file, classes)
+            federation.start_client(i, file, classes)
         federation.train(project, settings)
 
 
@@ -94,6 +98,8 @@ class Federation:
         self.server: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.trusted: Path | None = None
+        self.peers: Path | None = None
+        self.honest = 0
         self._shelf: signing.BundleServer | None = None
         # Homes of its own, so that nothing of the user's Flower set-up is touched, and the same
         # records can be rehearsed again.
@@ -162,6 +168,12 @@ class Federation:
         key = deploy.prepare_client(self.folder / f"client{client}")
         deploy.register(key, self.environment, name=f"client{client}")
 
+    def pin(self, clients: int) -> None:
+        """Let clients know each other by their keys, and take all others for honest."""
+        keys = [self.folder / f"client{i}" / "client.pub" for i in range(clients)]
+        self.peers, self.honest = self.folder / "peers", clients - 1
+        self.peers.write_text(numbered(keys).text)
+
     def add_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
         """Register a client and start it."""
         self.register(client)
@@ -177,6 +189,8 @@ class Federation:
             state=str(place),
             epsilon=epsilon,
             delta=1e-5,
+            peers=str(self.peers or ""),
+            honest=self.honest,
         )
         command = programs.client_command(
             place,
