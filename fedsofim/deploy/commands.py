@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
+from fedsofim.deploy.arguments import client_arguments
 from fedsofim.deploy.programs import (
     client_command,
     environment,
@@ -30,7 +30,9 @@ def parser() -> Parser:
     _server_arguments(commands.add_parser("server", help="certificates, and a server with TLS"))
     _register_arguments(commands.add_parser("register", help="let clients in, by public key"))
     _peers_arguments(commands.add_parser("peers", help="who the clients are, for each of them"))
-    _client_arguments(commands.add_parser("client", help="a client on its owner's data file"))
+    client = commands.add_parser("client", help="a client on its owner's data file")
+    client_arguments(client)
+    client.set_defaults(run=_client)
     _key_arguments(commands.add_parser("key", help="a key to sign code with"))
     _sign_arguments(commands.add_parser("sign", help="sign the code that clients will run"))
     _rehearse_arguments(commands.add_parser("rehearse", help="all of it on this machine"))
@@ -73,69 +75,6 @@ def _peers_arguments(parser: argparse.ArgumentParser) -> None:
         "keys", nargs="+", type=Path, help="all clients' public keys, *.pub, client 0's first"
     )
     parser.set_defaults(run=_peers)
-
-
-def _client_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", required=True, metavar="HOST:PORT")
-    parser.add_argument("--ca", required=True, type=Path, help="the server's ca.crt")
-    parser.add_argument("--id", required=True, type=int, help="this client's number, from 0")
-    parser.add_argument(
-        "--data",
-        required=True,
-        type=Path,
-        help="an .npz file with x and y, or train_x and train_y as 'fedsofim features' writes it",
-    )
-    parser.add_argument(
-        "--classes", required=True, type=int, help="how many classes there are, labels from 0"
-    )
-    parser.add_argument(
-        "--epsilon", required=True, type=float, help="all that may be learned about one record"
-    )
-    parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--adjacency", choices=["replace-one", "add-remove"], default="replace-one")
-    parser.add_argument(
-        "--policy", type=Path, help="a TOML file of rules beside the budget; see --policy-example"
-    )
-    parser.add_argument("--policy-example", action=_PolicyExample, help="print one, with all rules")
-    parser.add_argument(
-        "--peers",
-        type=Path,
-        metavar="FILE",
-        help="all clients' public keys, as 'fedsofim deploy peers' writes them; needed for "
-        "privacy.trust=aggregate. Have it from the other owners, not from the server",
-    )
-    parser.add_argument(
-        "--honest",
-        type=int,
-        default=0,
-        metavar="N",
-        help="so many of the other clients surely are honest: with privacy.trust=aggregate their "
-        "noise counts, and no more than theirs; 0: the policy says it, and else nobody's counts",
-    )
-    parser.add_argument("--dir", type=Path, default=Path("client"), help="key, ledger and state")
-    parser.add_argument("--port", type=int, default=9094, help="for this machine's own processes")
-    parser.add_argument(
-        "--trusted",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="public keys; only code that one of them signed is run. May be repeated",
-    )
-    parser.set_defaults(run=_client)
-
-
-class _PolicyExample(argparse.Action):
-    """Print a policy file and end, as `--help` does, whatever else is missing."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given, nargs=0)
-
-    def __call__(self, *_: object) -> None:
-        from fedsofim.privacy.policy import EXAMPLE
-
-        print(EXAMPLE, end="")
-        sys.exit(0)
 
 
 def _key_arguments(parser: argparse.ArgumentParser) -> None:
@@ -277,8 +216,8 @@ def _client(chosen: argparse.Namespace) -> None:
     trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None
     key = prepare_client(folder)
     if (peers := node.check_peers()) is not None:
-        told = f"{len(peers.keys)} clients, digest {peers.digest[:16]}, {node.rules().honest} others"
-        print(f"Peers: {told} taken for honest; compare the digest with the others", flush=True)
+        told = f"Peers: {len(peers.keys)} clients, digest {peers.digest[:16]}: compare it with them"
+        print(f"{told}. {node.rules().honest} others are taken for honest", flush=True)
     command = client_command(
         folder,
         server=chosen.server,

@@ -18,11 +18,8 @@ from fedsofim.runs.experiment import Experiment, RunState, refresh
 
 def quorum_of(experiment: Experiment) -> Quorum:
     """Who is asked in each round of this run, and whose answers make it."""
-    config, engine, sharing = (
-        experiment.config,
-        experiment.config.engine,
-        experiment.config.sharing,
-    )
+    config = experiment.config
+    engine, sharing = config.engine, config.sharing
     return Quorum(
         job=config.text,
         clients=config.partition.clients,
@@ -63,8 +60,10 @@ def flower_engine(grid: Grid, roster: Roster | None = None) -> Run:
                     strategy.dismiss(i, f"it has charged itself {charged:g} releases")
             return t < config.rounds and not strategy.can_go_on()
 
-        kind = RuleStrategy if config.sharing is None else partial(SumStrategy, **_sums(experiment))
-        strategy = kind(
+        kind: Any = RuleStrategy
+        if config.sharing is not None:
+            kind = partial(SumStrategy, **_sums(experiment))
+        strategy: RuleStrategy = kind(
             config.strategy,
             quorum_of(experiment),
             state=state.server,

@@ -129,7 +129,11 @@ def _hello(
     records = _records(node)
     rounds, owner = config.schedule.busiest(config.rounds), _owner(node, records, config)
     terms, honest = _terms(config), 1
-    said: Values = {"size": len(records.y), "features": records.features, "classes": records.classes}
+    said: Values = {
+        "size": len(records.y),
+        "features": records.features,
+        "classes": records.classes,
+    }
     if isinstance(owner, SumOwner):
         terms = owner.terms(terms)
         honest = owner.honest(terms)
@@ -186,7 +190,8 @@ def _simulated(arrays: Arrays, values: Values, state: RecordDict) -> tuple[Array
     for client in chosen:
         clients[client.id] = client  # the next round's map is likely the same
     memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
-    t, said = values["round"], {"sizes": [client.data.size for client in chosen]}
+    t = values["round"]
+    said: Values = {"sizes": [client.data.size for client in chosen]}
     if config.sharing is not None:
         sums = Sums(terms, values["run"], len(clients), length, config.noise)
         asked = list(zip(chosen, questions_of(values), strict=True))

@@ -13,7 +13,6 @@ from fedsofim.federation.peers import Peers, public_line, read_peers
 from fedsofim.privacy.ledger import NAME, Budget, Ledger
 from fedsofim.privacy.policy import Policy
 
-
 # The SuperNode's private key, in the client's own directory; the public one is beside it.
 KEY = "client"
 

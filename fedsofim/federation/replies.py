@@ -155,3 +155,8 @@ def _sound(release: Array) -> BadReplyError | None:
     if release.size and np.abs(release).max() > LARGEST:
         return BadReplyError(f"has numbers beyond {LARGEST:g}")
     return None
+
+
+def listed(reasons: Mapping[int, str]) -> list[str]:
+    """What was wrong with each client, for people."""
+    return [f"client {i}: {why}" for i, why in sorted(reasons.items())]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fedsofim.core.errors import require
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.owner import Request, Terms
 from fedsofim.secagg.session import Session
 
@@ -54,9 +54,8 @@ def questions_of(values: dict[str, Any]) -> list[list[Question]]:
     """The questions of a message, for each of its clients."""
     rounds, names, words = (values.get(key) for key in ("rounds", "sessions", "words"))
     count = len(values["clients"])
-    right = isinstance(rounds, list) and isinstance(names, list) and isinstance(words, list)
-    require(right, "sessions: this run's clients answer questions about sums alone")
-    assert isinstance(rounds, list) and isinstance(names, list) and isinstance(words, list)
+    if not (isinstance(rounds, list) and isinstance(names, list) and isinstance(words, list)):
+        raise ConfigError("sessions: this run's clients answer questions about sums alone")
     require(
         0 < len(rounds) == len(names) <= AT_ONCE
         and len(set(names)) == len(names)

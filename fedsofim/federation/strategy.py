@@ -15,7 +15,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
 from fedsofim.federation.quorum import Quorum
-from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
+from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.unscored import Unscored
 from fedsofim.strategies.aggregation import aggregate
@@ -108,7 +108,7 @@ class RuleStrategy(Unscored):
         result = Result()
         while self.state.t < 0:
             first = self._stage(grid, train_config or ConfigRecord())
-            if self.on_round and self.on_round(self, first, _listed(self._dropped)):
+            if self.on_round and self.on_round(self, first, listed(self._dropped)):
                 return result
         while self.state.t < quorum.rounds:
             t = self.state.t
@@ -116,7 +116,7 @@ class RuleStrategy(Unscored):
             result.arrays = self._arrays()
             if evaluate_fn and (scores := evaluate_fn(t + 1, result.arrays)) is not None:
                 result.evaluate_metrics_serverapp[t + 1] = scores
-            if self.on_round and self.on_round(self, G, _listed(self._dropped)):
+            if self.on_round and self.on_round(self, G, listed(self._dropped)):
                 break
         return result
 
@@ -289,7 +289,7 @@ class RuleStrategy(Unscored):
         return f"{good} good replies, {enough} are needed ({self._reasons()})"
 
     def _reasons(self) -> str:
-        return "; ".join(_listed({**self._dropped, **self.refusals}))
+        return "; ".join(listed({**self._dropped, **self.refusals}))
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord({"theta": FlowerArray(self.state.theta)})
@@ -298,7 +298,3 @@ class RuleStrategy(Unscored):
         """Say in the log what begins."""
         name, clients, rounds = type(self.rule).__name__, self.quorum.clients, self.quorum.rounds
         log(INFO, "%s: %d clients, %d rounds", name, clients, rounds)
-
-
-def _listed(reasons: Mapping[int, str]) -> list[str]:
-    return [f"client {i}: {why}" for i, why in sorted(reasons.items())]

@@ -134,7 +134,7 @@ def _forget(kept: ConfigRecord, names: Sequence[str]) -> None:
     """Keep the last sessions alone."""
     before = kept.get(NAMES, [])
     assert isinstance(before, list)
-    order = [name for name in before if name not in names] + list(names)
+    order = [str(name) for name in before if name not in names] + list(names)
     for name in order[: -2 * AT_ONCE]:
         for place in [place for place in kept if place.startswith(f"{name}.")]:
             del kept[place]

@@ -10,6 +10,7 @@ the same noise. What the protocol must remember is on disk before an answer leav
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np
 
 from fedsofim.clients.program import Client, transformed
@@ -154,7 +155,7 @@ class SumOwner(Owner):
         self._check_added(added, received["theta"], event)
         nothing = np.zeros(0, np.int64)  # what was added is not kept: the masked numbers are
         self._save(file, _Saved("", nothing, known.made + 1, flatten(after)))
-        return added.ravel()
+        return np.ravel(added)
 
     def _check_added(self, added: Array, theta: Array, event: GaussianEvent) -> None:
         """Add integers in the shape of one head, which are hidden or paid for; or nothing."""
@@ -168,4 +169,3 @@ class SumOwner(Owner):
             files = sorted(self.directory.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
             for file in files[:-kept]:
                 file.unlink(missing_ok=True)
-

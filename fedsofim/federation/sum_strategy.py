@@ -17,7 +17,8 @@ from flwr.supercore import log
 
 from fedsofim.clients.together import Crowd, round_mean, stage_mean
 from fedsofim.core.arrays import Array
-from fedsofim.federation.identities import Identities, simulated, told
+from fedsofim.federation import identities
+from fedsofim.federation.identities import Identities
 from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of, undecoded
 from fedsofim.federation.owner import Request, Terms
 from fedsofim.federation.quorum import Quorum
@@ -140,8 +141,8 @@ class SumStrategy(RuleStrategy):
     @property
     def _identities(self) -> Identities:
         if self.roster.deployed:
-            return told(self.roster.members.values())
-        return simulated(self.quorum.run, self.quorum.clients)
+            return identities.told(self.roster.members.values())
+        return identities.simulated(self.quorum.run, self.quorum.clients)
 
     def _exchange(self, grid: Grid, config: ConfigRecord) -> None:
         """Ask the questions of one stage, and those who do not answer again."""
@@ -160,7 +161,7 @@ class SumStrategy(RuleStrategy):
                 return
 
     def _require_enough(self) -> None:
-        """A round needs its quorum as long as nothing is known of it; then the threshold will do."""
+        """A round needs its quorum until all have added to it; then the threshold will do."""
         answered, enough = self._now.answered, self.quorum.enough(self._t)
         if self._now.server.stage <= Stage.MASK and answered < enough:
             stage = self._now.server.stage.name
@@ -237,9 +238,10 @@ class SumStrategy(RuleStrategy):
         if not good:
             return
         sums = [self._now, *([self._ahead] if self._ahead else [])]
-        answers = undecoded(reply.content)[1].get("answers")
-        right = isinstance(answers, list) and all(isinstance(a, bytes) for a in answers)
-        each = len(answers) // len(clients) if right else 0
+        given = undecoded(reply.content)[1].get("answers")
+        told = given if isinstance(given, list) else []
+        answers = [words if isinstance(words, bytes) else b"" for words in told]
+        each = len(answers) // len(clients)
         masks = self._now.server.stage == Stage.MASK
         for i, part in good.items():
             k = clients.index(i)
