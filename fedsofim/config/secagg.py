@@ -60,7 +60,7 @@ class SecAgg:
             return None
         require(
             self.neighbours % 2 == 0,
-            f"neighbours={self.neighbours}: as many on each side, so give an even number",
+            f"secagg.neighbours={self.neighbours}: as many on each side, so give an even number",
         )
         w = self.neighbours // 2
         safe = (q for q in range((w + 1) // 2, w + 1) if _safe(clients, colluders, w, q))
