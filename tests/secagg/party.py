@@ -3,9 +3,12 @@
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
+import pytest
 
 from fedsofim.secagg import session as sessions
+from fedsofim.secagg import wire
 from fedsofim.secagg.client import answer
+from fedsofim.secagg.errors import DistrustError
 from fedsofim.secagg.graph import Neighbours
 from fedsofim.secagg.primitives import simulated_key
 from fedsofim.secagg.server import Server
@@ -13,6 +16,8 @@ from fedsofim.secagg.session import Policy, Session
 from fedsofim.secagg.stages import Stage
 from fedsofim.secagg.state import Member
 
+# The client that is lied to.
+ME = 0
 # What becomes of a request or a reply on its way; none if it never arrives.
 Change = Callable[[Stage, int, bytes], bytes | None]
 
@@ -93,3 +98,22 @@ class Party:
 
     def sum_of(self, numbers: Collection[int]) -> np.ndarray:
         return self.values[sorted(numbers)].sum(axis=0)
+
+
+def made(stage, party, *fields):
+    return bytes([stage]) + wire.join([party.session.name, *fields])
+
+
+def refuses(party, request, reason, number=ME, **changed):
+    """The client does not answer, and what it remembers is what it was."""
+    before = party.states[number]
+    with pytest.raises(DistrustError) as caught:
+        party.ask(number, request, **changed)
+    assert caught.value.reason == reason
+    assert party.states[number] == before
+
+
+def at(stage, clients=6, threshold=5, colluders=0, **more):
+    """A party that is about to be asked in a stage, and the requests."""
+    party = Party(session(clients, threshold, colluders, **more), clients)
+    return party, party.run(until=stage)
