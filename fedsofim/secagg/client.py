@@ -22,6 +22,7 @@ before the answer leaves; a state that is lost ends the session for this client.
 
 import hashlib
 from collections.abc import Callable
+from hmac import compare_digest
 
 import numpy as np
 
@@ -190,6 +191,7 @@ def _open(
     shared = set(wire.read_bitmap(roster, fields[0]))
     trust(member.number in shared and len(shared) >= session.threshold, Reason.ROSTER)
     graph = draw(state.root, roster, session.window)
+    _check_windows(graph, session, member, shared, Reason.ROSTER)  # before anything is drawn
     neighbours = graph.neighbours(member.number)
     seals = wire.pieces(state.seals, KEY, len(neighbours))
     senders = [other for other in neighbours if other in shared]
@@ -201,6 +203,15 @@ def _open(
     return state._replace(shared=fields[0], held=held), graph, shared
 
 
+def _check_windows(
+    graph: Graph, session: Session, member: Member, left: set[int], reason: Reason
+) -> None:
+    """Refuse a list that leaves this client with too few neighbours on one side."""
+    for window in graph.windows(member.number):
+        count = len(left.intersection(window))
+        trust(count >= session.quorum, reason, f"{count} of my neighbours on one side")
+
+
 def _sign(
     state: State, session: Session, fields: list[bytes], member: Member, _: Release | None
 ) -> tuple[State, bytes]:
@@ -210,9 +221,8 @@ def _sign(
     shared = set(wire.read_bitmap(roster, state.shared))
     right = survivors <= shared and member.number in survivors
     trust(right and len(survivors) >= session.threshold, Reason.SURVIVORS)
-    for window in draw(state.root, roster, session.window).windows(member.number):
-        left = len(survivors.intersection(window))
-        trust(left >= session.quorum, Reason.SURVIVORS, f"{left} of my neighbours on one side")
+    graph = draw(state.root, roster, session.window)
+    _check_windows(graph, session, member, survivors, Reason.SURVIVORS)
     message = stages.survivors_message(state.root, state.shared, fields[0])
     return state._replace(survivors=fields[0]), crypto.sign(member.key, message)
 
@@ -236,7 +246,7 @@ def _unmask(
     told = wire.pieces(fields[2], SEALED, k)
     for other, both, key, word in zip(neighbours, held, seals, told, strict=True):
         alive = other in survivors
-        agrees = not alive or word == stages.confirmation(key, state.shared)
+        agrees = not alive or compare_digest(word, stages.confirmation(key, state.shared))
         share = both[1 : 1 + SEED] if alive else both[1 + SEED :]
         shares += both[:1] + share if agrees else bytes(1 + SEED)
     return state, wire.join([state.secrets[-SEED:], shares])

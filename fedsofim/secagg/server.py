@@ -165,6 +165,7 @@ class Server:
 
     def _deliver(self, here: list[int]) -> dict[int, list[bytes]]:
         """Hand out what is sealed, and say who has shared."""
+        self._check_windows(here)
         shared = wire.bitmap(self._roster, here)
         mail = self._mail(Stage.SHARE, 2 * SEED + SEALED)
         return {
@@ -180,13 +181,17 @@ class Server:
             mail[sender] = dict(zip(others, wire.pieces(sent, size, len(others)), strict=True))
         return mail
 
-    def _list(self, here: list[int]) -> dict[int, list[bytes]]:
-        """Say who sent a vector, if all others can be done without."""
+    def _check_windows(self, here: list[int]) -> None:
+        """Give up while nothing is unmasked, if somebody's secrets could not be had."""
         left = set(here)
         for i in self._answers[Stage.SHARE]:
             for window in self._windows[i]:
                 enough = len(left.intersection(window)) >= self.session.quorum
                 self._need(enough, f"too many neighbours of client {i} are gone")
+
+    def _list(self, here: list[int]) -> dict[int, list[bytes]]:
+        """Say who sent a vector, if all others can be done without."""
+        self._check_windows(here)
         shared = wire.bitmap(self._roster, self._answers[Stage.SHARE])
         survivors = wire.bitmap(self._roster, here)
         self._message = stages.survivors_message(self._root, shared, survivors)

@@ -22,11 +22,14 @@ def test_too_few_who_have_shared_are_refused_before_anything_is_drawn():
 
 
 def test_a_client_that_was_shown_few_neighbours_is_not_unmasked_by_the_others():
-    """A ring of 40: client v adds no mask at all, and its seed would lay it bare."""
+    """A ring of 40: client 0 adds fewer masks than the others think, and its seed lays it open."""
     party, asked = at(Stage.MASK, 40, 30, 2, neighbours=Neighbours(4, 3))
-    near = party.server._neighbours(ME)
-    few = wire.bitmap(party.numbers, set(party.numbers) - set(near))
-    asked[ME] = made(Stage.MASK, party, few, b"")
+    after, before = party.server._graph.windows(ME)
+    near, hidden = (*after, *before), {after[0], before[0]}
+    few = wire.bitmap(party.numbers, set(party.numbers) - hidden)
+    mail = wire.pieces(wire.split(asked[ME][1:])[2], 48, 8)
+    left = b"".join(sealed for v, sealed in zip(near, mail, strict=True) if v not in hidden)
+    asked[ME] = made(Stage.MASK, party, few, left)
     for i, request in asked.items():
         party.server.take(i, party.ask(i, request))
     asked = party.server.close()
@@ -39,6 +42,14 @@ def test_a_client_that_was_shown_few_neighbours_is_not_unmasked_by_the_others():
     assert [party.server._share_of(ME, other) for other in near] == [None] * 8
     with pytest.raises(LostError, match="0 shares of client 0"):
         party.server.close()
+
+
+def test_a_client_does_not_draw_noise_for_a_list_with_few_of_its_neighbours():
+    party, _asked = at(Stage.MASK, 40, 30, 2, neighbours=Neighbours(4, 3))
+    after, _before = party.server._graph.windows(ME)
+    few = wire.bitmap(party.numbers, set(party.numbers) - set(after[:2]))
+    refuses(party, made(Stage.MASK, party, few, bytes(48 * 6)), Reason.ROSTER)
+    assert party.drawn == []
 
 
 def test_shares_of_one_who_vanished_after_the_same_list_are_given():
