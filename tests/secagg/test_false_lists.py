@@ -119,3 +119,20 @@ def test_for_each_neighbour_one_share_of_one_secret_is_given():
     tags = wire.pieces(party.server._answers[Stage.SHARE][7][1], 16, 14)
     marks = [hashlib.sha256(b"share\0" + share).digest()[:16] for share in alive]
     assert [tags.index(mark) % 2 for mark in marks] == [0] * 6
+
+
+def test_lists_that_nobody_signs_would_unmask_few():
+    """Why they are signed: 100 clients, 10 of them the server's, and lists of 60 for each honest.
+
+    Shares of 60 give a secret back. Clients 0 to 17 are alive for all, the other 72 honest ones
+    are called gone by windows of 40, so that 50 honest and 10 colluding shares lay each one's
+    masks open, and too few remain for their own seeds: what is left is the sum of 18.
+    """
+    few, others, t, c = 18, 72, 60, 10
+    gone = {i: {few + (i - few + k) % others for k in range(1, 41)} for i in range(few, 90)}
+    gone |= {i: {few + (4 * i + k) % others for k in range(40)} for i in range(few)}
+    assert all(i not in away and 100 - len(away) >= t for i, away in gone.items())
+    words = [sum(v in away for away in gone.values()) for v in range(90)]
+    assert words == [0] * few + [t - c] * others
+    assert all(90 - said + c < t for said in words[few:])
+    assert (90 * (2 * t - 100 - c)) / (t - c) == few
