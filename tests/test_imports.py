@@ -89,10 +89,7 @@ def loaded_after(statement):
 
 
 MATHS_MODULES = [
-    name
-    for name in MODULES
-    if name.split(".")[1] in MATHS - {"data"}
-    and name not in TORCH
+    name for name in MODULES if name.split(".")[1] in MATHS - {"data"} and name not in TORCH
 ]
 
 

@@ -36,8 +36,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-# Up to so many clients everybody is everybody's neighbour.
-COMPLETE = 32
+# Up to so many clients everybody is everybody's neighbour; and where windows would be larger.
+COMPLETE, LARGEST_WINDOW = 32, 100
 # The chance of an order that helps colluders, and of a round that random losses of clients stop.
 LOG2_FAILURE, LOSS = -60.0, 1e-3
 # The part of the clients that may vanish, at random, without stopping the round.
@@ -135,9 +135,11 @@ def default_neighbours(clients: int, threshold: int, colluders: int) -> Neighbou
     (Neighbours(window=0, quorum=10), Neighbours(window=14, quorum=7))
     """
     gone = min(clients - threshold, math.ceil(GONE * clients))
-    for w in range(4, (clients - 1) // 2 if clients > COMPLETE else 0):
-        for quorum in range((w + 1) // 2, w + 1):
-            safe = log2_failure(clients, colluders, w, quorum) <= LOG2_FAILURE
-            if safe and _loss(clients, gone, w, quorum) <= LOSS:
-                return Neighbours(w, quorum)
+    most = min(LARGEST_WINDOW, (clients - 1) // 2) if clients > COMPLETE else 0
+    for w in range(4, most):
+        quorums = range((w + 1) // 2, w + 1)
+        safe = (q for q in quorums if log2_failure(clients, colluders, w, q) <= LOG2_FAILURE)
+        quorum = next(safe, 0)  # a larger one would only lose more rounds
+        if quorum and _loss(clients, gone, w, quorum) <= LOSS:
+            return Neighbours(w, quorum)
     return Neighbours(0, complete_quorum(clients, threshold, colluders))

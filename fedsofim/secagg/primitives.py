@@ -144,7 +144,7 @@ def split_seed(seed: bytes, threshold: int, count: int) -> list[bytes]:
     """Shares of a seed, of which `threshold` give it back and fewer say nothing."""
     if threshold == 1:
         return [seed] * count
-    return [share for _, share in Shamir.split(threshold, count, seed)]
+    return [share for _, share in Shamir.split(threshold, count, seed, ssss=False)]
 
 
 def combine_seed(shares: Mapping[int, bytes], threshold: int) -> bytes:
@@ -152,7 +152,7 @@ def combine_seed(shares: Mapping[int, bytes], threshold: int) -> bytes:
     chosen: Sequence[tuple[int, bytes]] = sorted(shares.items())[:threshold]
     if threshold == 1:
         return chosen[0][1]
-    return bytes(Shamir.combine([(place + 1, share) for place, share in chosen]))
+    return bytes(Shamir.combine([(place + 1, share) for place, share in chosen], ssss=False))
 
 
 def tag(share: bytes) -> bytes:

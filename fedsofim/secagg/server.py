@@ -57,6 +57,7 @@ class Server:
         self._answers: dict[Stage, dict[int, tuple[bytes, ...]]] = {stage: {} for stage in Stage}
         self._total = np.zeros(session.length, np.uint64)
         self._roster: list[int] = []
+        self._message = b""  # what survivors sign
         self._root, self._graph = b"", Graph((), 0)
         self._windows: dict[int, tuple[tuple[int, ...], ...]] = {}
 
@@ -70,13 +71,13 @@ class Server:
 
     def take(self, number: int, reply: bytes) -> str | None:
         """Take an answer; says why, if it is not right."""
+        if number not in self.waiting:
+            return f"{Reason.STAGE}: nothing was asked"
+        self.waiting.discard(number)
         try:
-            trust(number in self.waiting, Reason.STAGE, "nothing was asked")
             trust(stages.stage_of(reply) == self.stage, Reason.STAGE)
             self._answers[self.stage][number] = self._read(number, reply[1:])
-            self.waiting.discard(number)
         except DistrustError as error:
-            self.waiting.discard(number)
             self.faults.setdefault(number, str(error))
             return str(error)
         return None
@@ -91,20 +92,20 @@ class Server:
             self.faults.setdefault(number, f"silent in stage {self.stage.name}")
         self.waiting = set()
         here = sorted(self._answers[self.stage])
-        self._need(len(here) >= self.session.threshold, f"only {len(here)} clients answered")
+        enough = len(here) >= self.session.threshold or self.stage == Stage.UNMASK  # shares decide
+        self._need(enough, f"only {len(here)} clients answered")
         order = stages.ALL if self.session.recover else stages.WITHOUT_RECOVERY
         if self.stage == order[-1]:
             self.result = self._finish()
             return {}
         last, self.stage = self.stage, order[order.index(self.stage) + 1]
-        if last == Stage.ADVERT:
-            bodies = self._introduce(here)
-        else:
-            bodies = {
-                Stage.SHARE: self._deliver,
-                Stage.MASK: self._list,
-                Stage.SIGN: self._certify,
-            }[last](here)
+        make = {
+            Stage.ADVERT: self._introduce,
+            Stage.SHARE: self._deliver,
+            Stage.MASK: self._list,
+            Stage.SIGN: self._certify,
+        }
+        bodies = make[last](here)
         self.waiting = set(bodies)
         head = [self.session.name]
         return {i: bytes([self.stage]) + wire.join(head + body) for i, body in bodies.items()}
@@ -131,7 +132,7 @@ class Server:
             self._total += wire.read_vector(vector, self.session.length)
             return (confirmations,)
         if self.stage == Stage.SIGN:
-            trust(crypto.signed(self.keys[number], body, self._message()), Reason.SIGNATURES)
+            trust(crypto.signed(self.keys[number], body, self._message), Reason.SIGNATURES)
             return (body,)
         if self.stage == Stage.SHARE:
             envelopes, tags = wire.split(body, 2)
@@ -164,6 +165,7 @@ class Server:
 
     def _deliver(self, here: list[int]) -> dict[int, list[bytes]]:
         """Hand out what is sealed, and say who has shared."""
+        self._check_windows(here)
         shared = wire.bitmap(self._roster, here)
         mail = self._mail(Stage.SHARE, 2 * SEED + SEALED)
         return {
@@ -179,20 +181,21 @@ class Server:
             mail[sender] = dict(zip(others, wire.pieces(sent, size, len(others)), strict=True))
         return mail
 
-    def _list(self, here: list[int]) -> dict[int, list[bytes]]:
-        """Say who sent a vector, if all others can be done without."""
+    def _check_windows(self, here: list[int]) -> None:
+        """Give up while nothing is unmasked, if somebody's secrets could not be had."""
         left = set(here)
         for i in self._answers[Stage.SHARE]:
             for window in self._windows[i]:
                 enough = len(left.intersection(window)) >= self.session.quorum
                 self._need(enough, f"too many neighbours of client {i} are gone")
-        return {i: [wire.bitmap(self._roster, here)] for i in here}
 
-    def _message(self) -> bytes:
-        """What survivors sign."""
+    def _list(self, here: list[int]) -> dict[int, list[bytes]]:
+        """Say who sent a vector, if all others can be done without."""
+        self._check_windows(here)
         shared = wire.bitmap(self._roster, self._answers[Stage.SHARE])
-        survivors = wire.bitmap(self._roster, self._answers[Stage.MASK])
-        return stages.survivors_message(self._root, shared, survivors)
+        survivors = wire.bitmap(self._roster, here)
+        self._message = stages.survivors_message(self._root, shared, survivors)
+        return {i: [survivors] for i in here}
 
     def _certify(self, here: list[int]) -> dict[int, list[bytes]]:
         """Show as many signatures as are needed."""

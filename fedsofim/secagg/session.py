@@ -7,15 +7,16 @@ signers, all of whom sent their masked numbers: each sum that is unmasked has th
 clients or more.
 """
 
+import math
 from typing import NamedTuple
 
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.secagg import graph
-from fedsofim.secagg.errors import Reason, trust
+from fedsofim.secagg.errors import DistrustError, Reason, trust
 from fedsofim.secagg.graph import Neighbours
 from fedsofim.secagg.wire import digest, integers, join, read_integers, split
 
-MOST = 1 << 20  # clients, and half as many bits for the length of a vector
+MOST = 1 << 20  # clients
 
 
 class Session(NamedTuple):
@@ -86,11 +87,15 @@ class Policy(NamedTuple):
         """Refuse a session with so many participants that protects less than this."""
         self.check_terms(session)
         t, c = session.threshold, session.colluders
+        used = Neighbours(session.window, session.quorum)
         try:
-            check(clients, t, c, Neighbours(session.window, session.quorum), session.recover)
+            check_threshold(clients, t, c, session.recover)
         except ConfigError as error:
-            reason = Reason.NEIGHBOURS if "secagg.neighbours" in str(error) else Reason.THRESHOLD
-            trust(False, reason, str(error))
+            raise DistrustError(Reason.THRESHOLD, str(error)) from None
+        try:
+            check_neighbours(clients, t, c, used)
+        except ConfigError as error:
+            raise DistrustError(Reason.NEIGHBOURS, str(error)) from None
 
 
 def default_threshold(clients: int, colluders: int = 0) -> int:
@@ -118,7 +123,14 @@ def check(
         neighbours: those to use; by default as few as do.
         recover: whether the sum can do without those who vanish.
     """
-    n, t, c = clients, threshold, colluders
+    check_threshold(clients, threshold, colluders, recover)
+    used = neighbours or graph.default_neighbours(clients, threshold, colluders)
+    check_neighbours(clients, threshold, colluders, used)
+    return used
+
+
+def check_threshold(n: int, t: int, c: int, recover: bool) -> None:
+    """Refuse thresholds that leave no two honest clients, or allow two lists of survivors."""
     require(c >= 0 and t - c >= 2, f"secagg.threshold={t}: must exceed secagg.colluders={c} by 2")
     require(t <= n <= MOST, f"secagg.threshold={t}: of {n} clients so many cannot be left")
     require(
@@ -126,14 +138,16 @@ def check(
         f"secagg.threshold={t}: must exceed ({n} clients + {c} colluders) / 2, or the server could "
         "show two lists of survivors",
     )
-    used = neighbours or graph.default_neighbours(n, t, c)
+
+
+def check_neighbours(n: int, t: int, c: int, used: Neighbours) -> None:
+    """Refuse neighbours that colluders could surround."""
     w, quorum = used
     right = c < quorum < t if not w else 1 <= quorum <= w and 2 * w < n
     require(right, f"secagg.neighbours={2 * w}: not for {n} clients, {quorum} shares needed")
-    failure = graph.log2_failure(n, c, w, quorum) if w else 0
+    failure = graph.log2_failure(n, c, w, quorum) if w else -math.inf
     require(
-        not w or failure <= graph.LOG2_FAILURE,
+        failure <= graph.LOG2_FAILURE,
         f"secagg.neighbours={2 * w}: with {c} colluders of {n} and {quorum} shares needed on each "
         f"side they fail with a chance of 2^{failure:.0f}; 2^{graph.LOG2_FAILURE:.0f} is asked for",
     )
-    return used

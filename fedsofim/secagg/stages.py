@@ -36,7 +36,8 @@ class Stage(IntEnum):
 
 ALL = tuple(Stage)
 WITHOUT_RECOVERY = (Stage.ADVERT, Stage.MASK)
-PUBLIC = 3 * KEY  # the key for envelopes, that for masks, and the commitment
+# A client's long-term key serves others, too, such as Flower: nothing they sign begins like this.
+SIGNED = b"fedsofim secure aggregation\0"
 
 
 def stage_of(message: bytes) -> Stage:
@@ -54,7 +55,7 @@ def read_advert(advert: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 def advert_message(session: bytes, number: int, public: bytes) -> bytes:
     """What a client signs about its keys, in the session of this name."""
-    return digest("advert", session, integers([number]), public)
+    return SIGNED + digest("advert", session, integers([number]), public)
 
 
 def root_of(session: bytes, roster: Sequence[int], digests: bytes) -> bytes:
@@ -69,7 +70,7 @@ def advert_digest(advert: bytes) -> bytes:
 
 def survivors_message(root: bytes, shared: bytes, survivors: bytes) -> bytes:
     """What a client signs about those who are left."""
-    return digest("survivors", root, shared, survivors)
+    return SIGNED + digest("survivors", root, shared, survivors)
 
 
 def pair(root: bytes, one: int, other: int) -> bytes:

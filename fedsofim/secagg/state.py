@@ -33,7 +33,7 @@ class Member(NamedTuple):
     Attributes:
         number: its own.
         key: its long-term key.
-        peers: the long-term public keys of all clients by number, as it has pinned them.
+        peers: the long-term public keys of all clients, its own too, as it has pinned them.
         policy: what it insists on.
         session: the one that it is willing to take part in, from the terms as it knows them.
     """
