@@ -209,7 +209,7 @@ class Config:
         try:
             return self.privacy.plan(
                 releases=releases,
-                sharers=sharing.sharers if sharing else 1,
+                clients=sharing.sharers if sharing else 1,
                 aggregation=self.aggregation,
                 shares=tuple(stage.share for stage in self.stages),
             )

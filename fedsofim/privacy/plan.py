@@ -78,13 +78,13 @@ class Privacy:
         )
 
     def plan(
-        self, *, releases: float, sharers: int, aggregation: str, shares: tuple[float, ...] = ()
+        self, *, releases: float, clients: int, aggregation: str, shares: tuple[float, ...] = ()
     ) -> "Plan":
         r"""The least noise that keeps the budget.
 
         Args:
             releases: of a sum clipped at `clip`, over the whole run.
-            sharers: the fewest honest clients in a sum, with `trust=aggregate`; else no matter.
+            clients: whose noise adds up with `trust=aggregate`: the fewest honest ones in a sum.
             aggregation: how the server combines them.
             shares: the part of $\mu^2$ that each stage before the first round may spend; where
                 rounds release nothing, relative to their sum.
@@ -112,7 +112,7 @@ class Privacy:
             delta=self.delta,
             adjacency=self.adjacency,
             shares=shares,
-            sharers=sharers if self.trust == "aggregate" else 1,
+            sharers=clients if self.trust == "aggregate" else 1,
         )
 
 

@@ -106,7 +106,6 @@ def test_a_seeded_run_says_nothing_else(config_of):
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["privacy.trust=aggregate", "aggregation=size"], "that one client adds alone"),
         (["model=mlp", "privacy.adjacency=add-remove"], "use replace-one"),
         (["privacy.noise=none"], "privacy.noise"),
     ],
