@@ -55,6 +55,7 @@ class Budget:
         clients: how many take part in a round.
         share: the part of $\mu^2$ that is spent before the first round.
         part: of all clients, those that take part in a round.
+        sharers: whose noise suffices, with `trust=aggregate`; 0 for that of all in a round.
     """
 
     epsilon: float
@@ -64,10 +65,11 @@ class Budget:
     clients: int = 1
     share: float = 0.0
     part: float = 1.0
+    sharers: int = 0
 
     def noise(self, clip: float, releases: int, records: int) -> float:
         """The std of a coordinate of the aggregate of all records' clipped gradients."""
-        sharers = self.clients if self.trust == "aggregate" else 1
+        sharers = (self.sharers or self.clients) if self.trust == "aggregate" else 1
         mu = mu_of(self.epsilon, self.delta) * math.sqrt(1 - self.share)
         std = sensitivity(clip, self.adjacency) * math.sqrt(releases) / mu
         return std * math.sqrt(self.clients / sharers) / (records * self.part)

@@ -104,6 +104,7 @@ def _auto(config: DictConfig) -> str:
     sizes, rounds = _sizes(config), int(get("rounds"))
     n, part = int(get("partition.clients") or 1), float(get("participation"))
     present = max(1, math.floor(part * n + 0.5))
+    threshold = int(get("secagg.threshold") or get("engine.min_clients") or present)
     budget = auto.Budget(
         epsilon=float(get("privacy.epsilon")),
         delta=float(get("privacy.delta")),
@@ -112,6 +113,7 @@ def _auto(config: DictConfig) -> str:
         clients=present,
         share=sum(float(transform.get(f"{name}_share", 0)) for name in ("mean", "covariance")),
         part=present / n,
+        sharers=max(1, threshold - int(get("secagg.colluders") or 0)),
     )
     clip, settings = auto.settings_of(
         strategy.name, sizes, budget, rounds=rounds, local_steps=int(get("client.steps") or 1)
