@@ -124,3 +124,40 @@ def test_rounding_to_the_grid_changes_next_to_nothing(values: Values) -> None:
     total = added.sum(axis=0) * experiment.test.unit(config.privacy.clip)
     np.testing.assert_allclose(total, means[False], atol=1e-4)
     np.testing.assert_allclose(total, means[True], rtol=1e-3, atol=1e-2)
+
+
+JUNK = [
+    None,
+    7,
+    "words",
+    [],
+    [1, 2],
+    [b""],
+    [b"\x01"],
+    [b"\x03" + bytes(168)],
+    [bytes(100_000)],
+    [b"\x05" * 40] * 9,
+]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
+def test_a_client_that_answers_nonsense_is_left_out_and_named(junk: Any, values: Values) -> None:
+    """One node plays client 4, and lies from the first stage on; four others are enough."""
+
+    def lie(message: Any, reply: Any) -> list[Any]:
+        said = undecoded(message.content)[1]
+        if "words" in said and 4 in said["clients"]:
+            config = reply.content["config"]
+            config.pop("answers", None)
+            if junk is not None:
+                config["answers"] = junk
+        return [reply]
+
+    grid = InProcessGrid.simulated(5, lie)
+    given = values(
+        "strategy=fedgd", *TOGETHER, "secagg.threshold=3", "engine=flower", "engine.max_repeats=0"
+    )
+    place = session.run(given, engine=flower_engine(grid))
+    rows = place.metrics()
+    assert len(rows) == 4
+    assert all([why[:8] for why in row["dropped"]] == ["client 4"] for row in rows)
