@@ -2,7 +2,7 @@ r"""A client's side: one answer in each stage, or none.
 
 In the last stage honest clients give their own seed, and for each neighbour a share of one secret:
 of the seed of its own mask, if it is on the list of survivors, and else of its key. Never of both,
-and only when t members of the list have signed that very list.
+and only when most members of the list have signed that very list.
 
 **Why the signatures.** Shares alone, t of n, would keep both secrets of one client apart if
 $2t > n + c$, but not the list together. Told different lists, each of t or more, the $n - c$ honest
@@ -237,7 +237,7 @@ def _unmask(
     survivors = set(wire.read_bitmap(roster, state.survivors))
     signers, signatures = wire.read_integers(fields[0]), wire.split(fields[1])
     right = set(signers) <= survivors and len(set(signers)) == len(signers) == len(signatures)
-    trust(right and len(signers) >= session.threshold, Reason.SIGNATURES)
+    trust(right and len(signers) >= session.signers(len(roster)), Reason.SIGNATURES)
     message = stages.survivors_message(state.root, state.shared, state.survivors)
     for other, signature in zip(signers, signatures, strict=True):
         signed = crypto.signed(member.peers[other], signature, message)

@@ -92,8 +92,9 @@ class Server:
             self.faults.setdefault(number, f"silent in stage {self.stage.name}")
         self.waiting = set()
         here = sorted(self._answers[self.stage])
-        enough = len(here) >= self.session.threshold or self.stage == Stage.UNMASK  # shares decide
-        self._need(enough, f"only {len(here)} clients answered")
+        late = {Stage.SIGN: self.session.signers(len(self._roster)), Stage.UNMASK: 0}
+        least = late.get(self.stage, self.session.threshold)
+        self._need(len(here) >= least, f"{len(here)} clients answered, and {least} are needed")
         order = stages.ALL if self.session.recover else stages.WITHOUT_RECOVERY
         if self.stage == order[-1]:
             self.result = self._finish()
@@ -112,8 +113,7 @@ class Server:
 
     def _need(self, condition: bool, message: str, clients: Iterable[int] = ()) -> None:
         if not condition:
-            told = f"{self.stage.name}: {message}; {self.session.threshold} must be left"
-            raise LostError(told, clients or self.faults)
+            raise LostError(f"{self.stage.name}: {message}", clients or self.faults)
 
     def _read(self, number: int, body: bytes) -> tuple[bytes, ...]:
         """Check an answer as far as it can be checked by itself, and take it apart."""
@@ -199,7 +199,7 @@ class Server:
 
     def _certify(self, here: list[int]) -> dict[int, list[bytes]]:
         """Show as many signatures as are needed."""
-        signers = here[: self.session.threshold]
+        signers = here[: self.session.signers(len(self._roster))]
         signatures = wire.join(self._answers[Stage.SIGN][i][0] for i in signers)
         mail, none = self._mail(Stage.MASK, SEALED), bytes(SEALED)
         told = {i: [mail.get(v, {}).get(i, none) for v in self._neighbours(i)] for i in here}

@@ -1,10 +1,11 @@
 r"""What all parties agree on before a sum is made, and what a client insists on.
 
-Let n clients take part, and c of them collude with the server. A list of survivors counts if t of
-its members signed it. Honest clients sign one list, so two lists need $2(t - c)$ honest signers,
-and there are $n - c$: with $2t > n + c$ there is only one. It has at least $h = t - c$ honest
-signers, all of whom sent their masked numbers: each sum that is unmasked has the noise of h honest
-clients or more.
+Let n clients take part, and c of them collude with the server. A list of survivors counts if more
+than $(n + c)/2$ of its members signed it. Honest clients sign one list, so two lists would need
+more than $n + c - 2c$ honest signers, and there are $n - c$: there is only one. It has t members
+or more. Each has a number that belongs to an honest client or to a colluder, and a sum over the
+list can only be unmasked if all honest clients on it sent their numbers (`graph`): it has the noise
+of $h = t - c$ honest clients or more.
 """
 
 import math
@@ -46,6 +47,14 @@ class Session(NamedTuple):
     def honest(self) -> int:
         """How many honest clients' noise is in whatever is unmasked, h."""
         return self.threshold - self.colluders
+
+    def signers(self, clients: int) -> int:
+        """How many of so many participants must sign the list of survivors.
+
+        >>> Session(b"", 1, 80, 10, 14, 7, True).signers(100)
+        56
+        """
+        return (clients + self.colluders) // 2 + 1
 
     def encode(self) -> bytes:
         """As bytes."""

@@ -6,7 +6,7 @@
 | SHARE | who takes part, and the neighbours' keys | shares of its two secrets, sealed |
 | MASK | who has shared, and what is sealed for it | its vector under all masks, confirmations |
 | SIGN | who sent a vector | its signature of that list |
-| UNMASK | t signatures, confirmations for it | its seed, and one share of each neighbour |
+| UNMASK | signatures, confirmations for it | its seed, and one share of each neighbour |
 
 Without recovery there are two: ADVERT, and MASK, in which the server shows what it does in SHARE.
 

@@ -125,7 +125,7 @@ def test_the_server_holds_nobodys_vector(recover):
 def test_a_session_that_is_lost_shows_nothing():
     party = Party(session(5, 4, length=LENGTH), 5)
     with pytest.raises(LostError):
-        party.run({Stage.SIGN: [0, 1]})
+        party.run({Stage.SIGN: [0, 1, 2]})
     assert uniform(party.server._total) > 1e-6
 
 

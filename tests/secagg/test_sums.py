@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from party import Party, session
@@ -88,6 +90,15 @@ def test_large_integers_are_exact(extreme):
     check_sum(party, {})
 
 
+def test_long_term_keys_may_be_of_different_kinds():
+    """A SuperNode's, on P-384, beside an Ed25519 one."""
+    party = Party(session(4, 3), 4)
+    party.private[1] = ec.generate_private_key(ec.SECP384R1())
+    party.private[2] = Ed25519PrivateKey.generate()
+    party.keys.update({i: party.private[i].public_key() for i in (1, 2)})
+    check_sum(party, {Stage.MASK: [3]})
+
+
 def test_the_length_may_be_anything():
     for length in (1, 7, 10_001):
         check_sum(Party(session(3, 3, length=length), 3), {})
@@ -104,6 +115,6 @@ def test_without_recovery_one_who_vanishes_ends_it():
 
 
 def test_too_few_are_refused_by_name():
-    with pytest.raises(LostError, match="only 13 clients answered; 14 must be left") as caught:
+    with pytest.raises(LostError, match="MASK: 13 clients answered, and 14 are needed") as caught:
         Party(session(20, 14, 2), 20).run({Stage.MASK: range(7)})
     assert caught.value.clients == tuple(range(7))
