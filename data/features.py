@@ -19,7 +19,7 @@ import numpy as np
 from fedsofim import __version__
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.core.files import whole, write_whole
+from fedsofim.core.files import sha256, whole, write_whole
 from fedsofim.data import npz
 from fedsofim.data.catalog import Source, locate
 from fedsofim.data.datasets import ARRAYS, DatasetConfig
@@ -93,7 +93,7 @@ class Extraction:
             },
             "backbone": {
                 "name": self.backbone.name,
-                "sha256": _sha256(weights) if weights else "random",
+                "sha256": sha256(weights) if weights else "random",
             },
             "preprocessing": Preprocessing().describe(),
             "features": "global average pool after the last ReLU",
@@ -180,12 +180,7 @@ def fingerprint(files: Sequence[Path], memory: Path) -> str:
         return note.read_text()
     total = hashlib.sha256()
     for file in files:
-        total.update(f"{file.resolve().relative_to(root)} {_sha256(file)}\n".encode())
+        total.update(f"{file.resolve().relative_to(root)} {sha256(file)}\n".encode())
     with suppress(OSError):
         write_whole(note, total.hexdigest().encode())
     return total.hexdigest()
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
