@@ -12,7 +12,7 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml setup.py constraints.txt fedsofim/models/kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,test,tables,figures,lint]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,export,test,tables,figures,lint]'
 	touch $@
 
 # A process for each core, of one thread each; the tests of a file stay together.

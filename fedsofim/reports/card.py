@@ -1,7 +1,7 @@
 """A run's model card, in the form that Hugging Face reads: Markdown under YAML.
 
-It is meant to travel with the model. So it holds nothing that no epsilon covers: no class counts, no
-seed, no path, no score on private records.
+It is meant to travel with the model. So it holds nothing that no epsilon covers: no class counts,
+no seed, no path, no score on private records.
 """
 
 import math
@@ -124,10 +124,11 @@ def _lead(config: Config, summary: Row, scores: Mapping[str, float]) -> str:
     if not _private(summary):
         return f"{told}.\n\n**This run is not private: anything about a record may leak.**"
     other = {"replace-one": "been another", "add-remove": "been absent"}[summary["adjacency"]]
+    bound = math.exp(summary["epsilon"])
     return (
         f"{told}. It is differentially private: had any one record {other}, whatever the model "
-        f"makes anyone conclude would be at most {math.exp(summary['epsilon']):.3g} times as likely, "
-        f"or as unlikely, but for a chance of {summary['delta']:g}."
+        f"makes anyone conclude would be at most {bound:.3g} times as likely, or as unlikely, "
+        f"but for a chance of {summary['delta']:g}."
     )
 
 
