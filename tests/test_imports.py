@@ -30,7 +30,7 @@ MAY = {
     | {"config", "runs", "engines", "federation", "reports", "studies", "deploy", "api"},
 }
 # Modules of the maths that bring torch, for networks and images.
-TORCH = {f"fedsofim.models.{name}" for name in ("layers", "modules", "networks")}
+TORCH = {f"fedsofim.models.{name}" for name in ("factory", "layers", "modules", "networks")}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
 
 

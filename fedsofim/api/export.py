@@ -142,8 +142,9 @@ def _sklearn(job: Job, file: Path) -> None:
 
 def _onnx(job: Job, file: Path) -> float:
     """Write the graph, and compare what onnxruntime makes of it with our own predictions."""
-    for name in ("torch", "onnx", "onnxscript", "onnxruntime"):
-        optional(name, "--to onnx needs", "export")
+    needed = ("--to onnx needs", "export")
+    optional("torch", *needed), optional("onnx", *needed)
+    optional("onnxscript", *needed), optional("onnxruntime", *needed)
     program = _graph(job)
     program.model.metadata_props.update(about(job))
     program.save(file, external_data=False)

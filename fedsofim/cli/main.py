@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from fedsofim import __version__
-from fedsofim.core.errors import ConfigError, Stopped
+from fedsofim.core.errors import ConfigError, Stopped, options
 
 COMMANDS = {  # in the order of the help page
     "run": "train; 'fedsofim run --help' lists all keys",
@@ -79,7 +79,7 @@ def dispatch(arguments: Sequence[str]) -> None:
     elif command in COMMANDS or command in HIDDEN:
         import_module(f"fedsofim.cli.{command}").main(rest)
     else:
-        hint = f"choose one of {', '.join(COMMANDS)}"
+        hint = options(COMMANDS, command)
         if "=" in command:
             hint = f"did you mean 'fedsofim run {' '.join(arguments)}'?"
         raise ConfigError(f"{command}: no such command; {hint}")

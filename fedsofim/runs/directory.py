@@ -19,7 +19,7 @@ import yaml
 
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.files import write_whole
+from fedsofim.core.files import naming, write_whole
 from fedsofim.runs.experiment import RunState
 from fedsofim.runs.record import Record, Released
 from fedsofim.strategies.average import blank, model_of
@@ -121,7 +121,8 @@ class RunDir:
 
     def append(self, row: Row) -> None:
         """Add one row to the metrics."""
-        with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
+        path = self.path / "metrics.jsonl"
+        with naming(path), open(path, "ab", buffering=0) as file:
             file.write((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def metrics(self, rounds: int | None = None) -> list[Row]:

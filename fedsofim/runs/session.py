@@ -25,9 +25,10 @@ from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
 from fedsofim.runs.directory import Row, RunDir
 from fedsofim.runs.evaluation import measure
-from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
+from fedsofim.runs.experiment import Experiment, RunState, begin, prepare, takes_pixels
 from fedsofim.runs.extension import changed, extended, with_noise
 from fedsofim.runs.observer import Observer
+from fedsofim.runs.probes import with_probes
 from fedsofim.runs.record import require_terms, terms_of
 from fedsofim.runs.results import summarise, write_results
 
@@ -149,9 +150,10 @@ def ready(config: Config, observer: Observer, engine: Run | None = None) -> Expe
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    if not isinstance(config.dataset, Data):
+    if not isinstance(config.dataset, Data) and not takes_pixels(config):
         try:
             config.extraction.file(observer.watch)
+            with_probes(config, None, observer.watch)
         finally:
             observer.close()
     return prepare(config)
@@ -233,15 +235,31 @@ def _train(
                 saved = now
             return stop.requested or t >= until
 
-        try:
-            if state.server.t < until:
-                (engine or ENGINES[config.engine.name])(experiment, state, on_round)
-        finally:
-            if place and latest is not saved:
-                place.checkpoint(latest)
+        with _kept(place):
+            try:
+                if state.server.t < until:
+                    (engine or ENGINES[config.engine.name])(experiment, state, on_round)
+            finally:
+                if place and latest is not saved:
+                    place.checkpoint(latest)
     if stop.requested and latest.server.t < config.rounds:
         raise _stopped(max(0, latest.server.t), config.rounds, place.path if place else None)
     return latest, rows
+
+
+@contextmanager
+def _kept(place: RunDir | None) -> Iterator[None]:
+    """Say of a full disk, or whatever else the system refuses, how to go on afterwards."""
+    try:
+        yield
+    except OSError as error:
+        if place is None or error.errno is None:
+            raise
+        told = (
+            f"{error.strerror}; when that is mended, continue with 'fedsofim resume {place.path}'"
+        )
+        file = error.filename or place.path
+        raise OSError(error.errno, told, str(file)) from None
 
 
 class _Stop:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from image_sets import CLASSES, images, write_folder, write_npz
 from PIL import Image
 from refusal import assert_refused

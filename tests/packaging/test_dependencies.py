@@ -36,7 +36,7 @@ def named(node):
     if isinstance(node, ast.ImportFrom):
         return [node.module]
     if isinstance(node, ast.Call) and called in CALLS:
-        return [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        return [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
     return ["torchvision"] if called == "torchvision" else []  # data/vision.py's own door
 
 
