@@ -121,9 +121,10 @@ class RunDir:
 
     def append(self, row: Row) -> None:
         """Add one row to the metrics."""
-        path = self.path / "metrics.jsonl"
+        path, line = self.path / "metrics.jsonl", (json.dumps(row, allow_nan=False) + "\n").encode()
         with naming(path), open(path, "ab", buffering=0) as file:
-            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+            while line:  # a disk that is nearly full takes a part, and only then says so
+                line = line[file.write(line) :]
 
     def metrics(self, rounds: int | None = None) -> list[Row]:
         """The rows of the first `rounds` rounds, of all by default."""
