@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedsofim import __version__
-from fedsofim.api.images import backbone_of, preparation
+from fedsofim.api.images import backbone_of, preparation, require_pixels
 from fedsofim.api.model import Model
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import choose, require
@@ -142,9 +142,8 @@ def _sklearn(job: Job, file: Path) -> None:
 
 def _onnx(job: Job, file: Path) -> float:
     """Write the graph, and compare what onnxruntime makes of it with our own predictions."""
-    needed = ("--to onnx needs", "export")
-    optional("torch", *needed), optional("onnx", *needed)
-    optional("onnxscript", *needed), optional("onnxruntime", *needed)
+    for name in ("torch", "onnx", "onnxscript", "onnxruntime"):
+        optional(name, "--to onnx needs", "export")
     program = _graph(job)
     program.model.metadata_props.update(about(job))
     program.save(file, external_data=False)
@@ -160,7 +159,11 @@ def _graph(job: Job) -> Any:
     from fedsofim.api import graph
 
     config, free = job.history.config.checked, torch.export.Dim
-    backbone = backbone_of(config, job.weights) if job.images and job.model.kind.linear else None
+    backbone = None
+    if job.images and job.model.kind.linear:
+        backbone = backbone_of(config, job.weights)
+    elif job.images:
+        require_pixels(config)
     module = graph.whole(job.model.to_torch(), images=job.images, backbone=backbone)
     sizes: Mapping[int, Any] = {0: free("records")}
     if backbone is not None:

@@ -16,6 +16,7 @@ from fedsofim.data.images import Batch
 from fedsofim.data.pixels import normalise
 from fedsofim.data.recipe import OWN_WEIGHTS, BackboneConfig, Preprocessing
 from fedsofim.data.vision import optional
+from fedsofim.runs.experiment import takes_pixels
 
 if TYPE_CHECKING:
     from fedsofim.data.backbones import Backbone
@@ -31,6 +32,7 @@ def preparation(config: Config, weights: Path | None = None) -> Callable[[Batch]
         weights: the backbone's, if they are elsewhere now.
     """
     if not config.model.linear:
+        require_pixels(config)
         return lambda batch: normalise(np.asarray(batch))
     network = backbone_of(config, weights)
     import torch
@@ -42,6 +44,13 @@ def preparation(config: Config, weights: Path | None = None) -> Callable[[Batch]
             return embed(network, inputs(batch, Preprocessing()))
 
     return features
+
+
+def require_pixels(config: Config) -> None:
+    """Refuse images for a network that was not trained from the pixels of image files on."""
+    given = config.dataset.name in ("arrays", "owners")
+    told = f"model={config.model.name}: was trained on arrays as they were given, so it takes these"
+    require(not given and takes_pixels(config), told)
 
 
 def backbone_of(config: Config, weights: Path | None = None) -> "Backbone":

@@ -97,6 +97,8 @@ def test_a_network_is_exported_as_well(rng, tmp_path):
         assert sorted(file.keys()) == sorted(network.state_dict())
     with pytest.raises(ConfigError, match=r"model=cnn: is no linear head.*choose onnx"):
         run.export("sklearn")
+    with pytest.raises(ConfigError, match="was trained on arrays as they were given"):
+        run.export("onnx", images=True)
 
 
 def test_one_clients_own_model(rng, tmp_path):

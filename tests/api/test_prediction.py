@@ -128,3 +128,18 @@ def test_plain_features_and_mistakes(inside, tmp_path, small, arrays):
         assert_refused(inside("predict", "run", name), *words)
     assert_refused(inside("predict", "run", "new.npz", "--array", "y"), "no array y")
     assert_refused(inside("predict", "nowhere", "new.npz"), "nowhere: not a run directory")
+
+
+def test_a_network_from_pixels_on_takes_images(inside, tmp_path, rng):
+    write_npz(tmp_path / "images.npz", size=12)
+    words = ["dataset=npz", "dataset.path=images.npz", *FEW, "model=cnn", "model.blocks=2"]
+    assert inside("run", *words, "output.dir=run").returncode == 0
+    history = fedsofim.load(tmp_path / "run")
+    done = inside("predict", "run", "images.npz", "--out", "labels.csv")
+    assert f"16 records, {100 * history.final_accuracy:.2f} % with" in done.stderr
+    assert inside("export", "run", "--to", "onnx", "--images").returncode == 0
+    pixels = rng.integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
+    session = onnxruntime.InferenceSession(tmp_path / "run" / "model.onnx")
+    (p,) = session.run(None, {"images": pixels})
+    ours = history.model.predict_proba(preparation(history.config.checked)(pixels))
+    np.testing.assert_allclose(p, ours, atol=2e-6)

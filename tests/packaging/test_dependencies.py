@@ -14,6 +14,7 @@ CALLS = ("optional", "find_spec", "importorskip", "reference")  # they import by
 OURS = {"fedsofim", "fedsofim_kernel"}
 # Programs, plug-ins and stubs, which nothing imports.
 TOOLS = {"ruff", "mypy", "types-pyyaml", "pytest-xdist", "ipykernel"}
+TOOLS |= {"onnx", "onnxscript"}  # torch's exporter imports them
 PACKAGE = ("fedsofim", "strategies", "clients", "data")
 
 
