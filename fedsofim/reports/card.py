@@ -62,7 +62,7 @@ def render(
     sections = (
         f"# {_title(config, summary)}\n\n{_lead(config, summary, scores)}\n",
         _section("Privacy", _privacy(config, summary)),
-        _section("Data", _data(config, classes)),
+        _section("Data", _data(config, classes, simulated)),
         _section("Method", _method(config, summary)),
         _results(config, scores),
         "## Limits\n\n"
@@ -152,11 +152,12 @@ def _privacy(config: Config, summary: Row) -> dict[str, object]:
     }
 
 
-def _data(config: Config, classes: Sequence[object]) -> dict[str, object]:
+def _data(config: Config, classes: Sequence[object], simulated: bool) -> dict[str, object]:
     name, linear = config.dataset.name, config.model.linear
     known = described("dataset", name).rstrip(".")
     rows: dict[str, object] = {"data set": f"{name}: {known}" if known else name}
-    rows["clients"] = f"{config.partition.clients} ({config.partition.name})"
+    dealt = config.partition.name if simulated else "each with its owner"
+    rows["clients"] = f"{config.partition.clients} ({dealt})"
     if classes:
         rows["classes"] = ", ".join(map(str, classes))
     if linear and _task(config) == "image-classification":
