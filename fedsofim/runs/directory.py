@@ -182,3 +182,16 @@ class RunDir:
         )
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.write("metrics.jsonl", lines.encode())
+
+
+@contextmanager
+def keeping(place: RunDir | None) -> Iterator[None]:
+    """Say of a full disk, or whatever else refuses a run its files, how to go on afterwards."""
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or "")
+        if place is None or not file.startswith(f"{place.path}{os.sep}"):
+            raise
+        how = f"when that is mended, continue with 'fedsofim resume {place.path}'"
+        raise OSError(error.errno, f"{error.strerror}; {how}", file) from None

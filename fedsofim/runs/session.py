@@ -23,7 +23,7 @@ from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
-from fedsofim.runs.directory import Row, RunDir
+from fedsofim.runs.directory import Row, RunDir, keeping
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare, takes_pixels
 from fedsofim.runs.extension import changed, extended, with_noise
@@ -218,7 +218,8 @@ def _train(
     began = time.perf_counter() - (rows[-1]["seconds"] if rows else 0.0)
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
-    with np.errstate(over="ignore", invalid="ignore"), _stop_requests() as stop:
+    quietly = np.errstate(over="ignore", invalid="ignore")
+    with quietly, _stop_requests() as stop, keeping(place):
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved
@@ -235,31 +236,15 @@ def _train(
                 saved = now
             return stop.requested or t >= until
 
-        with _kept(place):
-            try:
-                if state.server.t < until:
-                    (engine or ENGINES[config.engine.name])(experiment, state, on_round)
-            finally:
-                if place and latest is not saved:
-                    place.checkpoint(latest)
+        try:
+            if state.server.t < until:
+                (engine or ENGINES[config.engine.name])(experiment, state, on_round)
+        finally:
+            if place and latest is not saved:
+                place.checkpoint(latest)
     if stop.requested and latest.server.t < config.rounds:
         raise _stopped(max(0, latest.server.t), config.rounds, place.path if place else None)
     return latest, rows
-
-
-@contextmanager
-def _kept(place: RunDir | None) -> Iterator[None]:
-    """Say of a full disk, or whatever else the system refuses, how to go on afterwards."""
-    try:
-        yield
-    except OSError as error:
-        if place is None or error.errno is None:
-            raise
-        told = (
-            f"{error.strerror}; when that is mended, continue with 'fedsofim resume {place.path}'"
-        )
-        file = error.filename or place.path
-        raise OSError(error.errno, told, str(file)) from None
 
 
 class _Stop:
