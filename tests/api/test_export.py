@@ -126,7 +126,7 @@ def test_the_command(inside, history, tmp_path):
     done = inside("export", history.path, "--to", "safetensors", "--out", "head.safetensors")
     assert (done.returncode, done.stdout) == (0, "Written to head.safetensors\n")
     for words, told in (
-        (["--to", "coreml"], "'coreml'"),
+        (["--to", "coreml"], "--to: coreml: unknown; choose one of onnx, torch"),
         ([], "--to"),
         (["--to", "torch", "--out", "head.bin"], "head.bin: must end in .pt"),
         (["--to", "torch", "--images"], "images: only for onnx"),

@@ -53,6 +53,7 @@ def test_probes_go_with_features_where_that_is_asked(run, tmp_path):
     (features,) = (tmp_path / "cache" / "features").iterdir()
     assert npz.headers(features)["probe_x"].shape == (5, 64)
     assert not (tmp_path / "cache" / "probes").exists()
+    assert run("features.probes=0").returncode == 0
     assert_refused(run("features.probes=0", "transform=kfc"), "this data brings no probes")
 
 
