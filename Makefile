@@ -7,12 +7,13 @@ BIN := .venv/bin
 demo: setup
 	$(BIN)/fedsofim run
 
+# Warnings of setuptools, about things that are as they should be, would fill the screen.
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml setup.py constraints.txt fedsofim/models/kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,test,tables,figures,lint]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,export,test,tables,figures,lint]'
 	touch $@
 
 # A process for each core, of one thread each; the tests of a file stay together.

@@ -221,12 +221,16 @@ def checked(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
 
 def probe_features(arrays: Mapping[str, Array]) -> Array | None:
     """The features of probes, `(P, F)` float32, if the file has any."""
-    if "probe_x" not in arrays:
-        return None
-    x = arrays["probe_x"].astype(np.float32)
+    return features_of(arrays, "probe_x") if "probe_x" in arrays else None
+
+
+def features_of(arrays: Mapping[str, Array], name: str) -> Array:
+    """Features without labels, `(N, F)` float32, decoded where the file holds 8-bit codes."""
+    require(arrays[name].dtype.kind in "iuf", f"{name}: holds {arrays[name].dtype}, not numbers")
+    x = arrays[name].astype(np.float32)
     if "scale" in arrays:
         x = arrays["lo"].astype(np.float32) + arrays["scale"].astype(np.float32) * x
-    require(x.ndim == 2 and len(x) > 0 and bool(np.isfinite(x).all()), "probe_x: not features")
+    require(x.ndim == 2 and len(x) > 0 and bool(np.isfinite(x).all()), f"{name}: not features")
     return x
 
 

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedsofim import __version__
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
-from fedsofim.core.files import whole, write_whole
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import sha256, whole, write_whole
 from fedsofim.data import npz
 from fedsofim.data.catalog import Source, locate
 from fedsofim.data.datasets import ARRAYS, DatasetConfig
@@ -46,11 +47,12 @@ class Extraction:
 
     def file(self, watch: Watch = silent) -> Path:
         """The file of features, extracted now if there is none yet."""
-        if ready := self._ready():
+        if ready := self.ready():
             return ready
         inputs = self._find(watch)
         cached = self._cached(inputs)
         if not cached.is_file():
+            require_writable(cached, "features.cache")
             self._extract(inputs, cached, watch)
         return cached
 
@@ -58,7 +60,7 @@ class Extraction:
         """Write the features of images to a new file; they may come from the cache."""
         require(out.suffix == ".npz", f"out={out}: must end in .npz")
         require(not out.exists(), f"out={out}: exists already; name another")
-        ready = self._ready()
+        ready = self.ready()
         require(
             ready is None,
             f"dataset={self.dataset.name}: has features already, in {ready}; "
@@ -70,9 +72,10 @@ class Extraction:
             with whole(out) as draft:
                 shutil.copyfile(cached, draft)
         else:
+            require_writable(out, "out")
             self._extract(inputs, out, watch)
 
-    def _ready(self) -> Path | None:
+    def ready(self) -> Path | None:
         """The file of features that the config names or the project embeds."""
         if self.dataset.path is not None:
             return None if self.dataset.holds_images() else self.dataset.file
@@ -93,18 +96,17 @@ class Extraction:
             },
             "backbone": {
                 "name": self.backbone.name,
-                "sha256": _sha256(weights) if weights else "random",
+                "sha256": sha256(weights) if weights else "random",
             },
             "preprocessing": Preprocessing().describe(),
             "features": "global average pool after the last ReLU",
             "precision": self.features.precision,
-            "probes": self.features.probes,
+            "probes": self.features.probes or 0,
         }
         return _Inputs(source, weights, recipe)
 
     def _cached(self, inputs: _Inputs) -> Path:
-        key = hashlib.sha256(json.dumps(inputs.recipe, sort_keys=True).encode()).hexdigest()
-        name = f"{self.dataset.name}-{self.backbone.name}-{key[:24]}.npz"
+        name = f"{self.dataset.name}-{self.backbone.name}-{npz.key(inputs.recipe)}.npz"
         return self.features.store / "features" / name
 
     def _extract(self, inputs: _Inputs, out: Path, watch: Watch) -> None:
@@ -127,6 +129,19 @@ class Extraction:
             "made_by": f"fedsofim {__version__}",
         }
         save(out, npz.seal(arrays, provenance))
+
+
+def require_writable(file: Path, key: str) -> None:
+    """Refuse a place that cannot be written to before minutes of work are lost for it."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{key}: {file.parent} cannot be written ({error.strerror}); name another place with "
+            f"{key}="
+        ) from None
 
 
 def half(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -180,12 +195,7 @@ def fingerprint(files: Sequence[Path], memory: Path) -> str:
         return note.read_text()
     total = hashlib.sha256()
     for file in files:
-        total.update(f"{file.resolve().relative_to(root)} {_sha256(file)}\n".encode())
+        total.update(f"{file.resolve().relative_to(root)} {sha256(file)}\n".encode())
     with suppress(OSError):
         write_whole(note, total.hexdigest().encode())
     return total.hexdigest()
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -94,6 +94,11 @@ def digest(arrays: Mapping[str, Array]) -> str:
     return total.hexdigest()
 
 
+def key(about: Mapping[str, object]) -> str:
+    """A name for what is decided by these values."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+
+
 def seal(arrays: Mapping[str, Array], provenance: Mapping[str, object]) -> dict[str, Array]:
     """The arrays with where they come from, and a hash over all of it."""
     text = json.dumps(provenance, indent=1, sort_keys=True)

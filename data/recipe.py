@@ -92,18 +92,19 @@ class FeaturesConfig:
         precision: `half` rounds each value by itself. `uint8` codes each column from its least to
             its largest value: smaller, but one record then moves the features of all others, more
             than its clipped gradient accounts for. It is for public data only.
-        probes: how many pink-noise images are passed through as well, for preconditioners that
-            may not see data.
+        probes: how many pink-noise images are passed through as well and kept with the features,
+            for preconditioners that may not see data. By default none are, and a transform that
+            needs some has them made.
     """
 
     cache: str | None = None
     batch: int = 256
     precision: Literal["half", "uint8"] = "half"
-    probes: int = 4096
+    probes: int | None = None
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, f"batch={self.batch}: must be at least 1")
-        require(self.probes >= 0, f"probes={self.probes}: must be >= 0")
+        require(self.probes is None or self.probes >= 0, f"probes={self.probes}: must be >= 0")
 
     @property
     def store(self) -> Path:

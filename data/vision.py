@@ -21,13 +21,13 @@ MISSING_OPERATORS = (
 _declared: list[Any] = []
 
 
-def optional(name: str) -> ModuleType:
-    """Import a module of the `vision` extra, or say how to install it."""
+def optional(name: str, needed: str = "images need", extra: str = "vision") -> ModuleType:
+    """Import a module of an extra, or say what needs it and how to install it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"images need {error.name}, which is not installed: pip install 'fedsofim[vision]'"
+            f"{needed} {error.name}, which is not installed: pip install 'fedsofim[{extra}]'"
         ) from None
 
 

@@ -23,14 +23,15 @@ MAY = {
     "runs": MATHS | {"config", "engines", "reports"},
     "engines": MATHS | {"config", "runs", "federation"},
     "federation": MATHS | {"config", "runs", "engines"},
-    "reports": {"core", "config", "runs", "studies"},
+    "reports": {"core", "data", "config", "runs", "studies"},
     "studies": MATHS | {"config", "runs", "engines", "reports"},
     "api": MATHS | {"config", "runs", "studies", "cli"},
     "deploy": MATHS | {"config", "federation", "runs"},
-    "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
+    "cli": MATHS
+    | {"config", "runs", "engines", "federation", "reports", "studies", "deploy", "api"},
 }
 # Modules of the maths that bring torch, for networks and images.
-TORCH = {f"fedsofim.models.{name}" for name in ("layers", "modules", "networks")}
+TORCH = {f"fedsofim.models.{name}" for name in ("factory", "layers", "modules", "networks")}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
 
 

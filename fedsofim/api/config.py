@@ -113,7 +113,7 @@ class Config:
     def of(cls, values: Mapping[str, Any]) -> "Config":
         """The config that a run was written with, as `config.yaml` holds it."""
         config = cls.__new__(cls)
-        config.settings = dict(named(values))
+        config.settings = dict(named({k: v for k, v in values.items() if k != "note"}))
         config._take(values)
         return config
 

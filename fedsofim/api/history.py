@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -118,6 +118,19 @@ class History:
         axes.set_ylabel("test accuracy, %")
         axes.legend()
         return axes
+
+    def export(self, to: str, out: str | Path | None = None, **how: Any) -> Path:
+        """Write the model for another tool: `onnx`, `torch`, `sklearn` or `safetensors`.
+
+        Args:
+            to: the format.
+            out: the file; by default `model` with the format's ending, in the run's directory.
+            **how: `images=True` for an ONNX graph that takes images, `client=` for one client's own
+                model, `weights=` for the backbone's, see `fedsofim.api.export.export`.
+        """
+        from fedsofim.api.export import export
+
+        return export(self, to, out, **how).file
 
     def __repr__(self) -> str:
         name, data = self.config["strategy.name"], self.config["dataset.name"]

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +11,15 @@ from fedsofim.config.build import build
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, choose, require
 from fedsofim.core.files import whole
+from fedsofim.data.vision import optional
 from fedsofim.models import kinds
 from fedsofim.models.head import examples
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
+    from torch import nn
+
+    from fedsofim.models.networks import DeepNetwork
 
 
 class Model:
@@ -27,6 +34,9 @@ class Model:
         classes: the label of each output, `(K,)`; by default 0 to K - 1.
         kind: what is computed with them; by default a linear softmax head.
         shape: of one record, where the parameters do not tell.
+
+    Attributes:
+        shape: of one record: `(F,)` features, `(C, H, W)` images.
 
     >>> model = Model(np.array([[1.0, 0.0], [-1.0, 0.0]]), classes=["up", "down"])
     >>> model.predict([[2.0], [-3.0]]).tolist()
@@ -51,8 +61,8 @@ class Model:
             f"model={self.kind.name}: classes and shape must be given",
         )
         self.classes_ = np.arange(len(self.theta)) if classes is None else np.asarray(classes)
-        self._shape = (self.theta.shape[1] - 1,) if shape is None else tuple(shape)
-        self.n_features_in_ = int(np.prod(self._shape))
+        self.shape = (self.theta.shape[1] - 1,) if shape is None else tuple(shape)
+        self.n_features_in_ = int(np.prod(self.shape))
 
     def predict(self, X: Any) -> Array:
         """The most likely label of each record, `(N,)`."""
@@ -68,18 +78,22 @@ class Model:
         """The logits, `(N, K)`; one column for each class, also where there are two."""
         x = np.asarray(X, np.float32)
         require(
-            x.shape[1:] == self._shape,
-            f"X: records have shape {x.shape[1:]}, but this model expects {self._shape}",
+            x.shape[1:] == self.shape,
+            f"X: records have shape {x.shape[1:]}, but this model expects {self.shape}",
         )
         if self.kind.linear:
             return np.asarray((self.theta @ examples(x, np.zeros(len(x), int), 1).x).T)
-        from fedsofim.models.networks import DeepNetwork  # needs torch
-
-        network = self.kind.network(self._shape, len(self.classes_))
-        assert isinstance(network, DeepNetwork)
+        network = self._network()
         batches = network.records(x, np.zeros(len(x), np.intp)).batches()
         parts = [network.logits(self.theta, batch.x).numpy() for batch in batches]
         return np.concatenate(parts) if parts else np.zeros((0, len(self.classes_)))
+
+    def _network(self) -> "DeepNetwork":
+        from fedsofim.models.networks import DeepNetwork  # needs torch
+
+        network = self.kind.network(self.shape, len(self.classes_))
+        assert isinstance(network, DeepNetwork)
+        return network
 
     def score(self, X: Any, y: Any) -> float:
         """The part of the records whose label is predicted."""
@@ -106,7 +120,7 @@ class Model:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """What it was made of, by name."""
-        classes, shape = self.classes_, self._shape
+        classes, shape = self.classes_, self.shape
         return {"theta": self.theta, "classes": classes, "kind": self.kind, "shape": shape}
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -120,11 +134,40 @@ class Model:
         tags.classifier_tags = ClassifierTags()
         return tags
 
+    def to_torch(self) -> "nn.Module":
+        """The same as a torch module that gives logits; a linear head is an `nn.Linear`."""
+        torch = optional("torch", "a torch module needs", "export")
+        if not self.kind.linear:
+            network = self._network()
+            network.module.load_state_dict(network.state(self.theta))
+            return network.module
+        layer: nn.Linear = torch.nn.Linear(self.theta.shape[1] - 1, len(self.theta))
+        parts = {"weight": self.coef_, "bias": self.intercept_}
+        layer.load_state_dict({k: torch.tensor(np.asarray(v)) for k, v in parts.items()})
+        return layer.eval()
+
+    def to_sklearn(self) -> "LogisticRegression":
+        """The same as a `LogisticRegression` of scikit-learn's, fitted; for a linear head."""
+        require(
+            self.kind.linear,
+            f"model={self.kind.name}: is no linear head, which is all that scikit-learn's "
+            "LogisticRegression holds; choose onnx, torch or safetensors",
+        )
+        made: LogisticRegression = optional(
+            "sklearn.linear_model", "a scikit-learn model needs", "export"
+        ).LogisticRegression()
+        weights, biases = self.coef_.astype(np.float64), self.intercept_.astype(np.float64)
+        if len(self.classes_) == 2:  # of two classes scikit-learn keeps the difference
+            weights, biases = np.diff(weights, axis=0), np.diff(biases)
+        made.classes_, made.coef_, made.intercept_ = self.classes_, weights, biases
+        made.n_features_in_, made.n_iter_ = self.n_features_in_, np.zeros(1, np.int32)
+        return made
+
     def save(self, path: str | Path) -> Path:
         """Write the model to a `.npz` file, which `Model.load` reads; nothing is pickled."""
         file = Path(path)
         require(file.suffix == ".npz", f"{file}: must end in .npz")
-        about = json.dumps({"name": self.kind.name, "shape": self._shape, **asdict(self.kind)})
+        about = json.dumps({"name": self.kind.name, "shape": self.shape, **asdict(self.kind)})
         with whole(file) as draft, open(draft, "wb") as out:
             np.savez(out, theta=self.theta, classes=self.classes_, about=np.array(about))
         return file

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsofim.cli.main import COMMANDS
-from fedsofim.core.shipped import shipped
+from fedsofim.core.shipped import described, shipped
 
 Candidates = Iterator[tuple[str, str]]  # what to write, and what it is
 
@@ -65,12 +65,10 @@ def _groups() -> list[Path]:
 
 def _values(word: str) -> Candidates:
     """The options of a group, as `strategy=sofim`."""
-    from fedsofim.cli.list import comment
-
     key = word.partition("=")[0]
     if folder := next((f for f in _groups() if f.name == key), None):
         for file in sorted(folder.glob("*.yaml")):
-            yield f"{key}={file.stem}", comment(file)
+            yield f"{key}={file.stem}", described(key, file.stem)
 
 
 def _keys(before: Sequence[str]) -> Candidates:

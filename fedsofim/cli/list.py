@@ -3,10 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 from inspect import getdoc
-from pathlib import Path
 
 from fedsofim.core.arguments import Parser
-from fedsofim.core.shipped import shipped
+from fedsofim.core.shipped import described, shipped
 
 ABOUT = "The options of a group, as 'fedsofim run group=option' takes them, and what each is."
 
@@ -48,19 +47,9 @@ def _described(group: str) -> dict[str, str]:
     from fedsofim.config.parts import GROUPS
 
     classes: Mapping[str, type] = GROUPS[group].known if group in GROUPS else {}
-    folder = shipped("conf") / group
-    described = {name: comment(folder / f"{name}.yaml") for name in _options(group)}
-    return {name: _first_line(kind) for name, kind in classes.items()} | described
+    options = {name: described(group, name) for name in _options(group)}
+    return {name: _first_line(kind) for name, kind in classes.items()} | options
 
 
 def _first_line(kind: type) -> str:
     return (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
-
-
-def comment(file: Path) -> str:
-    """The comment that a config begins with, or that stands behind its name."""
-    for line in file.read_text().splitlines():
-        _, mark, text = line.partition("#")
-        if mark and not text.strip().startswith("@package"):
-            return text.strip()
-    return ""

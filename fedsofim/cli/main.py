@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from fedsofim import __version__
-from fedsofim.core.errors import ConfigError, Stopped
+from fedsofim.core.errors import ConfigError, Stopped, options
 
 COMMANDS = {  # in the order of the help page
     "run": "train; 'fedsofim run --help' lists all keys",
@@ -23,6 +23,9 @@ COMMANDS = {  # in the order of the help page
     "report": "compare runs, or a sweep, on one page",
     "calibrate": "the noise for a budget, the budget for a noise",
     "audit": "attack a run, and show what it gives away beside what it claims",
+    "export": "a model as ONNX, for torch, for scikit-learn, or as safetensors",
+    "predict": "labels and probabilities for features or images, as CSV",
+    "show": "a run's table and what it spent",
     "features": "images to a file of features",
     "list": "the strategies, data sets, transforms … that there are",
     "ledger": "what an owner's records were charged for: show, verify, adopt",
@@ -76,7 +79,7 @@ def dispatch(arguments: Sequence[str]) -> None:
     elif command in COMMANDS or command in HIDDEN:
         import_module(f"fedsofim.cli.{command}").main(rest)
     else:
-        hint = f"choose one of {', '.join(COMMANDS)}"
+        hint = options(COMMANDS, command)
         if "=" in command:
             hint = f"did you mean 'fedsofim run {' '.join(arguments)}'?"
         raise ConfigError(f"{command}: no such command; {hint}")

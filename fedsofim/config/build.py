@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.errors import ConfigError, options, require
 from fedsofim.core.settings import Inline
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def _coerce(kind: Any, value: Any, where: str) -> Any:
     if get_origin(kind) is Literal:
         require(
             value in get_args(kind),
-            f"{where}={value}: choose one of {', '.join(map(str, get_args(kind)))}",
+            f"{where}={value}: {options(map(str, get_args(kind)), value)}",
         )
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import sha256
 from fedsofim.core.shipped import shipped
 
 
@@ -76,8 +77,7 @@ def _content(file: Path) -> str:
 
 @lru_cache(maxsize=8)
 def _digest(file: Path, size: int, changed: int) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()[:12]
+    return sha256(file)[:12]
 
 
 def _listing(folder: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedsofim.core.errors import ConfigError
+from fedsofim.core.errors import ConfigError, options
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def _interrupted(error: BaseException | None) -> bool:
 
 def _in_one_line(told: str, overrides: Sequence[str]) -> str:
     if match := re.search(r"Could not find '(.+)/(.+)'\s+Available options in .*:", told):
-        options = told[match.end() :].partition("Config search path")[0].split()
-        return f"{match[1]}={match[2]}: unknown; choose one of {', '.join(options)}"
+        known = told[match.end() :].partition("Config search path")[0].split()
+        return f"{match[1]}={match[2]}: unknown; {options(known, match[2])}"
     if match := re.match(r"Could not override '(.+)'\.", told):
         found = meant(match[1], overrides)
         hint = f"did you mean {' or '.join(found)}?" if found else "'fedsofim run --help' has all"

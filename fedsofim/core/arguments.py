@@ -1,10 +1,11 @@
 """Reads a command line; what is wrong with it is told in one line."""
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from fedsofim.core.errors import ConfigError
+from fedsofim.core.errors import ConfigError, options
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +23,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Tell what is wrong, without the usage before it."""
+        if match := re.search(r"^(.*)invalid choice: '(.*?)' \(choose from (.*)\)$", message):
+            known = [word.strip("' ") for word in match[3].split(",")]
+            message = f"{match[1]}{match[2]}: unknown; {options(known, match[2])}"
         raise ConfigError(f"{self.prog.removeprefix('fedsofim ')}: {message}")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -29,6 +33,6 @@ class Parser(argparse.ArgumentParser):
         chosen, rest = self.parse_known_intermixed_args(list(arguments))
         for word in rest:
             hint = self.unknown(word) if self.unknown else ""
-            known = ", ".join(a.option_strings[-1] for a in self._actions if a.option_strings)
-            raise ConfigError(f"{word}: no such option; {hint or f'choose one of {known}'}")
+            known = [a.option_strings[-1] for a in self._actions if a.option_strings]
+            raise ConfigError(f"{word}: no such option; {hint or options(known, word)}")
         return chosen

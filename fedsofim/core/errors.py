@@ -1,6 +1,7 @@
 """Mistakes that a user can mend, told in one line."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,8 +30,19 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def choose(options: Mapping[str, T], name: object, what: str) -> T:
-    """`options[name]`, or an error that lists the valid names."""
-    known = isinstance(name, str) and name in options
-    require(known, f"{what}={name}: unknown; choose one of {', '.join(options)}")
-    return options[str(name)]
+def options(known: Iterable[str], name: object) -> str:
+    """What there is to choose from, and which of it was probably meant.
+
+    >>> options(["sofim", "fedgd"], "sofin"), options(["sofim", "fedgd"], 3)
+    ('choose one of sofim, fedgd; did you mean sofim?', 'choose one of sofim, fedgd')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.7)
+    return f"choose one of {', '.join(names)}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def choose(known: Mapping[str, T], name: object, what: str) -> T:
+    """`known[name]`, or an error that lists the valid names."""
+    right = isinstance(name, str) and name in known
+    require(right, f"{what}={name}: unknown; {options(known, name)}")
+    return known[str(name)]

@@ -1,5 +1,6 @@
 """Files that are never seen half-written, locks that end with their process, and where they are."""
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,12 @@ def write_whole(path: Path, content: bytes, *, sync_name: bool = True) -> None:
     """Replace a file as a whole."""
     with whole(path, sync_name=sync_name) as draft:
         draft.write_bytes(content)
+
+
+def sha256(file: Path) -> str:
+    """The hash of a file's content, in hex."""
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def remove_drafts(folder: Path, name: str) -> None:

@@ -34,6 +34,16 @@ def shipped(name: str) -> Path:
     return next((root / name for root in _roots() if (root / name).exists()), PACKAGE.parent / name)
 
 
+def described(group: str, name: str) -> str:
+    """What the config of an option says of it first, in a comment; empty if there is none."""
+    file = shipped("conf") / group / f"{name}.yaml"
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        _, mark, text = line.partition("#")
+        if mark and not text.strip().startswith("@package"):
+            return text.strip()
+    return ""
+
+
 def _roots() -> Iterator[Path]:
     # In a wheel the rooms are inside the package; what then lies beside it is not ours.
     inside = (PACKAGE / "strategies").is_dir()

@@ -14,7 +14,7 @@ from fedsofim.models import head
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
 from fedsofim.runs.experiment import Experiment, first_parameters
-from fedsofim.runs.probes import probes_for
+from fedsofim.runs.probes import probes_for, with_probes
 from fedsofim.transforms.kfc import KFC
 
 
@@ -73,6 +73,7 @@ def _probes(config: Config, network: Network, features: int, classes: int) -> Re
     else:
         own = dataset.name != "owners"
         probe_x = load_test(dataset, config.extraction.file()).probe_x if own else None
+        probe_x = with_probes(config, probe_x) if own else None
     x, y = np.zeros((0, features), np.float32), np.zeros(0, np.intp)
     nothing = Dataset(x, y, x, y, classes, probe_x=probe_x)
     return probes_for(config.transform, network, nothing, config.seed)

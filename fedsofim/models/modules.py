@@ -8,6 +8,7 @@ from torch import nn
 
 from fedsofim.core.errors import require
 from fedsofim.core.loading import load_object
+from fedsofim.models.factory import made
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -43,10 +44,7 @@ def from_factory(factory: str, shape: Sequence[int], classes: int) -> nn.Module:
     make = load_object(factory, "model.factory")
     require(callable(make), f"model.factory={factory}: is no function")
     assert callable(make)
-    module = make(tuple(shape), classes)
-    require(isinstance(module, nn.Module), f"model.factory={factory}: gave no torch module")
-    assert isinstance(module, nn.Module)
-    return module
+    return made(make, f"model.factory={factory}", shape, classes)
 
 
 def supported_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:

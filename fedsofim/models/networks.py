@@ -91,6 +91,10 @@ class DeepNetwork:
             out: Tensor = torch.func.functional_call(self.module, self._parameters(theta), (x,))
         return out
 
+    def state(self, theta: Array) -> dict[str, Tensor]:
+        """The parameters as the module's state dict names them."""
+        return self._parameters(theta)
+
     def passes(self, theta: Array, x: Tensor, y: Tensor) -> list[list[_Pass]]:
         """What every layer saw, once for each time that the network used it."""
         parameters = self._parameters(theta)

@@ -19,7 +19,7 @@ import yaml
 
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.files import write_whole
+from fedsofim.core.files import naming, write_whole
 from fedsofim.runs.experiment import RunState
 from fedsofim.runs.record import Record, Released
 from fedsofim.strategies.average import blank, model_of
@@ -121,8 +121,10 @@ class RunDir:
 
     def append(self, row: Row) -> None:
         """Add one row to the metrics."""
-        with open(self.path / "metrics.jsonl", "ab", buffering=0) as file:
-            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+        path, line = self.path / "metrics.jsonl", (json.dumps(row, allow_nan=False) + "\n").encode()
+        with naming(path), open(path, "ab", buffering=0) as file:
+            while line:  # a disk that is nearly full takes a part, and only then says so
+                line = line[file.write(line) :]
 
     def metrics(self, rounds: int | None = None) -> list[Row]:
         """The rows of the first `rounds` rounds, of all by default."""
@@ -180,3 +182,16 @@ class RunDir:
         )
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.write("metrics.jsonl", lines.encode())
+
+
+@contextmanager
+def keeping(place: RunDir | None) -> Iterator[None]:
+    """Say of a full disk, or whatever else refuses a run its files, how to go on afterwards."""
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or "")
+        if place is None or not file.startswith(f"{place.path}{os.sep}"):
+            raise
+        how = f"when that is mended, continue with 'fedsofim resume {place.path}'"
+        raise OSError(error.errno, f"{error.strerror}; {how}", file) from None

@@ -18,7 +18,7 @@ from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
 from fedsofim.privacy.plan import Plan
 from fedsofim.runs import personal_tests as personal
-from fedsofim.runs.probes import probes_for
+from fedsofim.runs.probes import probes_for, with_probes
 from fedsofim.runs.record import Record, opened
 from fedsofim.strategies.average import averaged, blank
 from fedsofim.strategies.rule import ServerState, start
@@ -97,10 +97,18 @@ def _load(config: Config) -> Dataset:
     dataset = config.dataset
     if isinstance(dataset, Data):
         return dataset.load()
-    images = dataset.holds_images() if dataset.path else dataset.embedded is None
-    if images and not config.model.linear:
+    if takes_pixels(config):
         return load_pixels(dataset, config.features.store)
-    return load(dataset, config.extraction.file())
+    data = load(dataset, config.extraction.file())
+    return data._replace(probe_x=with_probes(config, data.probe_x))
+
+
+def takes_pixels(config: Config) -> bool:
+    """Whether the model is trained from the images themselves, so that no features are made."""
+    dataset = config.dataset
+    if config.model.linear or isinstance(dataset, Data):
+        return False
+    return dataset.holds_images() if dataset.path else dataset.embedded is None
 
 
 def clients_of(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data import npz
 from fedsofim.data.datasets import Dataset, probe_features
+from fedsofim.data.download import Watch, silent
+from fedsofim.data.own import Data
+from fedsofim.data.probe_cache import probes_of
 from fedsofim.data.probes import pink_noise
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
@@ -47,6 +51,15 @@ def probes_for(transform: Transform, network: Network, data: Dataset, seed: int)
         return network.records(data.train_x[some], data.train_y[some])
     x = _inputs(transform, data, rng)
     return network.records(x, rng.integers(0, data.classes, len(x)))
+
+
+def with_probes(config: Config, stored: Array | None, watch: Watch = silent) -> Array | None:
+    """The probes that were stored with features or else, if needed, those of a run's backbone."""
+    transform = config.transform
+    if not isinstance(transform, KFC) or transform.source != "probes" or transform.probes:
+        return stored
+    known = stored is not None or isinstance(config.dataset, Data) or not config.model.linear
+    return stored if known else probes_of(config.extraction, watch)
 
 
 def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:

@@ -1,6 +1,6 @@
 """What a finished run leaves: its summary, its model, and its page."""
 
-from fedsofim.reports import run_page
+from fedsofim.reports import card, run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
@@ -63,7 +63,7 @@ def phases(released: Released, rounds: int) -> str:
 
 
 def write_results(experiment: Experiment, state: RunState, place: RunDir, summary: Row) -> None:
-    """Write the model, each client's own where it has one, the summary, and the page."""
+    """Write the model, each client's own where it has one, the summary, the page and the card."""
     place.write_arrays("model.npz", theta=model_of(state.server))
     if experiment.own_tests:
         scores = personal_scores(experiment, state)
@@ -72,3 +72,4 @@ def write_results(experiment: Experiment, state: RunState, place: RunDir, summar
         place.write_arrays("personal.npz", theta=personal_models(experiment, state))
     place.write_json("summary.json", summary)
     place.write("report.html", run_page.page_of(place).encode())
+    card.write(place)

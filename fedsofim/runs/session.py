@@ -23,11 +23,12 @@ from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
-from fedsofim.runs.directory import Row, RunDir
+from fedsofim.runs.directory import Row, RunDir, keeping
 from fedsofim.runs.evaluation import measure
-from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
+from fedsofim.runs.experiment import Experiment, RunState, begin, prepare, takes_pixels
 from fedsofim.runs.extension import changed, extended, with_noise
 from fedsofim.runs.observer import Observer
+from fedsofim.runs.probes import with_probes
 from fedsofim.runs.record import require_terms, terms_of
 from fedsofim.runs.results import summarise, write_results
 
@@ -149,9 +150,10 @@ def ready(config: Config, observer: Observer, engine: Run | None = None) -> Expe
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    if not isinstance(config.dataset, Data):
+    if not isinstance(config.dataset, Data) and not takes_pixels(config):
         try:
             config.extraction.file(observer.watch)
+            with_probes(config, None, observer.watch)
         finally:
             observer.close()
     return prepare(config)
@@ -216,7 +218,8 @@ def _train(
     began = time.perf_counter() - (rows[-1]["seconds"] if rows else 0.0)
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
-    with np.errstate(over="ignore", invalid="ignore"), _stop_requests() as stop:
+    quietly = np.errstate(over="ignore", invalid="ignore")
+    with quietly, _stop_requests() as stop, keeping(place):
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved

@@ -58,6 +58,11 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("privacy.trust=nobody", ["choose one of server, aggregate"]),
         ("privacy=some", ["privacy=some: unknown; choose one of dp, none"]),
         ("strategy=fedfoo", ["strategy=fedfoo: unknown; choose one of", *STRATEGIES]),
+        ("strategy=sofin", ["; did you mean sofim?"]),
+        ("strategy.name=sofin", ["; did you mean sofim?"]),
+        ("strategy.direction=momentun", ["; did you mean momentum?"]),
+        ("dataset=pathmist", ["; did you mean pathmnist?"]),
+        ("--multirum", ["; did you mean --multirun?"]),
         ("strategy.name=fedfoo", ["strategy.name=fedfoo: unknown", *STRATEGIES]),
         ("strategy.direction=up", ["strategy.direction=up: choose one of momentum, gradient"]),
         ("strategy.lr=0", ["strategy.lr=0", "must be a finite number > 0"]),
@@ -73,7 +78,7 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("--rounds=5", ["--rounds=5: no such option; did you mean rounds=5?"]),
         ("--epsilon 5", ["--epsilon: no such option; did you mean privacy.epsilon?"]),
         ("--nonsense", ["--nonsense: no such option; choose one of --help, --multirun"]),
-        ("--cfg hydra", ["--cfg", "'job'"]),
+        ("--cfg hydra", ["--cfg: hydra: unknown; choose one of job"]),
         ("seed=0,1", ["seed=0,1: several values; try --multirun"]),
         ("dataset=mnist", ["dataset=mnist: unknown; choose one of arrays, bloodmnist, "]),
         ("dataset.name=mnist", ["dataset.name=mnist: unknown; choose one of cifar10, cifar100, "]),
@@ -150,6 +155,9 @@ def test_resume_tells_what_is_not_a_run(inside, tmp_path):
 
 def test_an_unknown_command(inside):
     assert_refused(inside("trane"), "trane: no such command; choose one of run, resume")
+    assert_refused(inside("repotr"), "repotr: no such command; ", "; did you mean report?")
+    assert_refused(inside("list", "strategis"), "; did you mean strategies?")
+    assert_refused(inside("export", "x", "--to", "onx"), "; did you mean onnx?")
     assert_refused(inside("strategy=fedgd", "seed=1"), "'fedsofim run strategy=fedgd seed=1'?")
 
 
@@ -219,7 +227,7 @@ def test_list_tells_each_option_in_a_line(inside, group, option, words):
     assert sorted(lines) == sorted(file.stem for file in folder.glob("*.yaml"))
     assert words in lines[option]
     assert option in inside("list").stdout
-    assert_refused(inside("list", "cars"), "'cars'", "'strategies'")
+    assert_refused(inside("list", "cars"), "cars: unknown; choose one of", "strategies")
 
 
 def test_cfg_shows_how_values_come_about(inside):

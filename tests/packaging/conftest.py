@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,9 +55,12 @@ def _copy(target: Path, endings: tuple[str, ...] | None = None) -> Path:
     return target
 
 
-def _pip(*arguments: str) -> None:
+def _pip(*arguments: str, **variables: str) -> str:
+    """Run pip, and return all that it printed."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True, capture_output=True, text=True, env=clean())
+    env = {**clean(), **variables}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +96,21 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What 'flwr run' sends to where the app runs: sources and configs, but no data."""
     endings = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
     return _copy(tmp_path_factory.mktemp("bundle"), endings)
+
+
+@pytest.fixture
+def in_place(tmp_path: Path) -> Callable[..., str]:
+    """Install the sources in place in a new environment, and return what pip printed."""
+
+    def install(**variables: str) -> str:
+        place = tmp_path / "environment"
+        venv.create(place, symlinks=True)
+        (site,) = place.glob("lib/*/site-packages")
+        (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        offline = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
+        python, source = place / "bin" / "python", _copy(tmp_path / "source")
+        return _pip(
+            *("--python", str(python), "install", *offline, "--editable", str(source)), **variables
+        )
+
+    return install

@@ -15,6 +15,7 @@ CALLS = ("optional", "find_spec", "importorskip", "reference")  # they import by
 OURS = {"fedsofim", "fedsofim_kernel"}
 # Programs, plug-ins and stubs, which nothing imports.
 TOOLS = {"ruff", "mypy", "types-pyyaml", "pytest-xdist", "ipykernel"}
+TOOLS |= {"onnx", "onnxscript"}  # torch's exporter imports them
 PACKAGE = ("fedsofim", "strategies", "clients", "data")
 
 
@@ -37,7 +38,7 @@ def named(node):
     if isinstance(node, ast.ImportFrom):
         return [node.module]
     if isinstance(node, ast.Call) and called in CALLS:
-        return [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        return [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
     return ["torchvision"] if called == "torchvision" else []  # data/vision.py's own door
 
 

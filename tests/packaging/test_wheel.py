@@ -1,7 +1,9 @@
 """A wheel brings one name, and everything that this name needs."""
 
 import json
+import re
 
+import pytest
 import yaml
 
 WHERE = """
@@ -66,3 +68,12 @@ def test_a_bundle_finds_data_and_weights_in_the_installed_package(installed, bun
     assert (code, conf) == (str(bundle), str(bundle))
     assert all(path.startswith(str(installed.site / "fedsofim")) for path in found.split())
     ok(installed.run("python", "-m", "fedsofim", "run", "rounds=1", PYTHONPATH=str(bundle)))
+
+
+@pytest.mark.slow
+def test_make_setup_prints_no_warnings_of_setuptools(in_place, root):
+    lines = re.findall(
+        r"^\t(.*) \$\(BIN\)/python -m pip .*--editable", (root / "Makefile").read_text(), re.M
+    )
+    (before,) = lines
+    assert in_place(**dict(word.split("=") for word in before.split())) == ""

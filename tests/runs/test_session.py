@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -21,6 +23,7 @@ FILES = {
     "model.npz",
     "partition.json",
     "report.html",
+    "card.md",
     "checkpoint.npz",
 }
 
@@ -310,3 +313,26 @@ def test_ctrl_c_at_the_very_beginning_leaves_nothing_or_a_run(start, cli, tmp_pa
     if path.exists():
         assert cli("resume", path).returncode == 0
         assert len(rows_of(path)) == 200
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
+from fedsofim.cli.main import main
+main()
+"""
+
+
+def test_a_full_disk_is_told_with_its_file_and_how_to_go_on(run, cli, tmp_path, small, environment):
+    """The system lets no file grow beyond some kilobytes, as if there were no space left."""
+    many = ["strategy=fedgd", "rounds=120", "output.checkpoint_every=20"]
+    words = ["run", *small, *many, "output.dir=mine"]
+    command = [sys.executable, "-c", FULL, *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fedsofim: mine/metrics.jsonl: File too large; ")
+    assert line.endswith("continue with 'fedsofim resume mine'")
+    assert cli("resume", "mine").returncode == 0
+    again = run(*many, name="again")
+    np.testing.assert_array_equal(theta_of(tmp_path / "mine"), theta_of(again))
