@@ -142,6 +142,10 @@ class Examples(NamedTuple):
         x = self.x[:-1] if floor is None else np.maximum(self.x[:-1], floor)
         return moments.feature_sum(x, bound, exact)
 
+    def norm_counts(self, exact: bool = False) -> BoundedSum:
+        """How many examples have features whose norm is in each of the public ranges."""
+        return moments.norm_counts(self.x[:-1], exact)
+
     def class_moments(
         self, bound: float, exact: bool = False
     ) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
