@@ -54,6 +54,8 @@ class Words(TypedDict, total=False):
     seed: int
     participation: float
     aggregation: str
+    start: str
+    start_share: float
     average: str
     malicious_fraction: float
     epsilon: float

@@ -27,6 +27,7 @@ from fedsofim.privacy.plan import Plan, Privacy
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
 from fedsofim.strategies.average import Average
+from fedsofim.strategies.ridge import Joint
 from fedsofim.strategies.stage import Stage
 from fedsofim.transforms.kfc import Transform
 
@@ -104,7 +105,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it.
+    r"""Everything that decides a run; `text` is all of it in JSON, as other machines are sent it.
 
     Attributes:
         rounds: how many rounds, T.
@@ -113,6 +114,9 @@ class Config:
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
             by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
         malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
+        start: where training begins: as the model does (`none`), or with a head from noisy moments of
+            mapped records, as `strategy=ridge` makes it (`ridge`).
+        start_share: the part of $\mu^2$ that this head spends.
         average: what is evaluated and written: the last iterate (`none`), the mean of those of the
             last quarter of the rounds (`tail`), or an exponential average (`ema`).
         note: how its settings were chosen, for people.
@@ -136,6 +140,8 @@ class Config:
     metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
     malicious_fraction: float = 0.1
+    start: Literal["none", "ridge"] = "none"
+    start_share: float = 0.1
     average: Average = "none"
     note: str = ""
     text: str = ""
@@ -191,7 +197,8 @@ class Config:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What is released before the first round, in this order."""
-        return (*self.transform.stages, *self.strategy.stages)
+        head = (Joint(share=self.start_share),) if self.start == "ridge" else ()
+        return (*self.transform.stages, *head, *self.strategy.stages)
 
     def plan(self) -> Plan:
         """The noise that keeps the budget over the whole run."""

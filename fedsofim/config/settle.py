@@ -107,13 +107,15 @@ def _budget(config: DictConfig) -> auto.Budget:
     present = max(1, math.floor(part * n + 0.5))
     values: Any = OmegaConf.to_container(config.transform, resolve=True)
     kind = find("transform", values.pop(GROUPS["transform"].key))
+    shares = [stage.share for stage in build(kind, values, "transform").stages]
+    shares += [float(get("start_share"))] if get("start") == "ridge" else []
     return auto.Budget(
         epsilon=float(get("privacy.epsilon")),
         delta=float(get("privacy.delta")),
         adjacency=get("privacy.adjacency"),
         trust=get("privacy.trust"),
         clients=present,
-        share=sum(stage.share for stage in build(kind, values, "transform").stages),
+        share=sum(shares),
         part=present / n,
     )
 

@@ -56,12 +56,19 @@ def norm_counts(x: Array, exact: bool) -> BoundedSum:
 
     Bin b has squared norms from `2^(FIRST + b)` to twice that, the first and the last all beyond.
     """
-    counts = np.zeros(BINS, np.int64)
-    for start in range(0, x.shape[1], exact_sums.CHUNK):
-        square = exact_sums.squares(x[:, start : start + exact_sums.CHUNK].astype(np.float64))
-        good = np.isfinite(square) & (square > 0)
-        place = np.clip(np.frexp(square[good])[1] - 1 - FIRST, 0, BINS - 1)
-        counts += np.bincount(place, minlength=BINS)
+    square = np.zeros(x.shape[1])
+    if not exact:
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.einsum("kn,kn->n", x, x)
+    limits = np.finfo(square.dtype)
+    odd = np.flatnonzero(~((square > limits.tiny) & (square < limits.max)))  # all, if exact
+    square = square.astype(np.float64)
+    for start in range(0, len(odd), exact_sums.CHUNK):
+        part = odd[start : start + exact_sums.CHUNK]
+        square[part] = exact_sums.squares(x[:, part].astype(np.float64))
+    good = np.isfinite(square) & (square > 0)
+    place = np.clip(np.frexp(square[good])[1] - 1 - FIRST, 0, BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
     one = 1 << exact_sums.GRADIENT_BITS
     if exact:
         return BoundedSum(counts * one, float(one), 1 / one)

@@ -124,7 +124,10 @@ class Quieter:
 # Most of the budget for the set-up, so that an attack on it has something to find.
 LOUD = ("transform.mean_share=0.4", "privacy.epsilon=20")
 SET_UPS = {
-    "known": ("transform=private", "transform.radius=4", "transform.covariance_share=0.45"),
+    "known": (
+        *("transform=private", "transform.radius=4", "transform.nonnegative=true"),
+        "transform.covariance_share=0.45",
+    ),
     "unknown": ("transform=private", "transform.norms_share=0.15", "transform.covariance_share=0.2"),
     "ridge": ("strategy=ridge", "transform.norms_share=0.2"),
 }

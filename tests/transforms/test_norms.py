@@ -29,7 +29,8 @@ def trained(e):
 
 
 def counts_of(x):
-    return norm_counts(np.asarray(x, np.float32), exact=False).value
+    exact = norm_counts(np.asarray(x, np.float32), exact=True)
+    return exact.value * exact.unit
 
 
 @given(st.integers(0, 2**32), st.floats(-5, 5))
@@ -43,9 +44,10 @@ def test_counts_are_those_of_the_definition(seed, size):
 def test_what_has_no_norm_is_not_counted():
     x = np.zeros((3, 5), np.float32)
     x[0] = [0, np.nan, np.inf, 1e30, 1e-30]
-    counts = counts_of(x)
-    assert counts[0] == counts[-1] == 1  # beyond the ends is at the ends
-    assert counts.sum() == 2
+    for exact in (True, False):
+        counts = norm_counts(x, exact).value
+        assert counts[0] == counts[-1] > 0  # beyond the ends is at the ends
+        assert counts.sum() == 2 * counts[0]
 
 
 def test_exact_counts_are_the_same_in_units_that_noise_fits(rng):
@@ -53,7 +55,9 @@ def test_exact_counts_are_the_same_in_units_that_noise_fits(rng):
     exact = norm_counts(x, exact=True)
     assert exact.value.dtype == np.int64
     assert exact.bound * exact.unit == 1
-    np.testing.assert_array_equal(exact.value * exact.unit, counts_of(x))
+    fast = norm_counts(x, exact=False).value
+    assert np.abs(exact.value * exact.unit - fast).sum() <= 2  # at an edge, float32 may round
+    assert fast.sum() == 3000
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 3e4])
