@@ -16,7 +16,7 @@ from fedsofim.strategies.rule import Rule, ServerState
 from fedsofim.strategies.stage import (
     Stage,
     check_radius,
-    moment_sensitivity,
+    acute_sensitivity,
     symmetric,
     triangle,
 )
@@ -40,9 +40,12 @@ class SecondMoment(Stage):
     """
 
     name: ClassVar[str] = "second moment"
-    reads: ClassVar[frozenset[str]] = frozenset({"P"})
     bound: float
     gamma: float
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"P"})
 
     @property
     def scale(self) -> float:
@@ -52,7 +55,7 @@ class SecondMoment(Stage):
         return (features + 1) * (features + 2) // 2
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
-        return moment_sensitivity(adjacency)
+        return acute_sensitivity(adjacency)
 
     def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
         return triangle(examples_of(records).second_moment(self.bound, exact))

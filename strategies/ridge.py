@@ -17,7 +17,13 @@ from fedsofim.core.sums import Adjacency, BoundedSum
 from fedsofim.models.head import examples_of
 from fedsofim.models.records import Records
 from fedsofim.strategies.rule import Empty, Rule, ServerState
-from fedsofim.strategies.stage import Stage, check_radius, symmetric, triangle
+from fedsofim.strategies.stage import (
+    Stage,
+    acute_sensitivity,
+    check_radius,
+    symmetric,
+    triangle,
+)
 
 
 class Moments(NamedTuple):
@@ -69,11 +75,10 @@ class Joint(Stage):
     a\,e_yc^\top, b\,e_y)$ with std s would, and replacing a record moves v by at most
     $\sqrt2\,R^2(1 + \alpha^2/2)$, adding or removing one by $R^2(1 + \alpha^2/2)$.
 
-    *Proof.* Let $|c| = p$, $|d| = q$, both at most R, and $u = c^\top d$. For records of one class,
-    $|v - v'|^2 = p^4 + q^4 - 2u^2 + a^2(p^2 + q^2 - 2u)$, and $-2u^2 - 2a^2u \le a^4/2$. Of two
-    classes, it is $p^4 + q^4 - 2u^2 + a^2(p^2 + q^2) + 2b^2$, and $2b^2 = a^4/2$. Both are at most
-    $2R^4 + 2a^2R^2 + a^4/2 = 2(R^2 + a^2/2)^2$. And $|v|^2 = p^4 + a^2p^2 + b^2 \le
-    (R^2 + a^2/2)^2$. The classes' sizes are thus free.
+    *Proof.* Let d be another record and $u = c^\top d$. $|v| = |c|^2 + a^2/2$, for its square is
+    $|c|^4 + a^2|c|^2 + b^2$. The inner product of v and v' is $u^2 + a^2u + b^2 = (u + a^2/2)^2$ if
+    the records are of one class, and $u^2$ if of two: never negative (`acute_sensitivity`). The
+    classes' sizes are thus free.
 
     Attributes:
         radius: R over the root of the number of features, the norm that mapped records have.
@@ -81,9 +86,12 @@ class Joint(Stage):
     """
 
     name: ClassVar[str] = "class moments"
-    reads: ClassVar[frozenset[str]] = frozenset({"P"})
     radius: float = 1.0
     alpha: float = 1.0
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"P"})
 
     @property
     def scale(self) -> float:
@@ -93,7 +101,7 @@ class Joint(Stage):
         return features * (features + 1) // 2 + classes * (features + 1)
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
-        return (math.sqrt(2) if adjacency == "replace-one" else 1.0) * (1 + self.alpha**2 / 2)
+        return acute_sensitivity(adjacency) * (1 + self.alpha**2 / 2)
 
     def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
         second, sums, counts = examples_of(records).class_moments(self.radius, exact)

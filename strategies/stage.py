@@ -24,16 +24,19 @@ class Stage(ABC):
 
     Attributes:
         name: for people.
-        reads: what clients must be sent for it, of what all of them share.
         share: the part of the budget, of $\mu^2$, that it spends.
     """
 
     name: ClassVar[str]
-    reads: ClassVar[frozenset[str]] = frozenset()
     share: float
 
     def __post_init__(self) -> None:
         require(0 < self.share < 1, f"share={self.share}: must be between 0 and 1")
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What clients must be sent for it, of what all of them share; nothing by default."""
+        return frozenset()
 
     @property
     @abstractmethod
@@ -90,10 +93,11 @@ def check_radius(name: str, radius: float) -> None:
     require(1e-6 <= radius <= 1e6, f"{name}={radius}: must be between 1e-6 and 1e6")
 
 
-def moment_sensitivity(adjacency: Adjacency) -> float:
-    r"""Of the second moment of vectors of norm at most R, over $R^2$.
+def acute_sensitivity(adjacency: Adjacency) -> float:
+    r"""Of a sum of contributions of norm at most 1, no two of which have a negative inner product.
 
-    $|cc^\top - dd^\top|_F^2 = |c|^4 + |d|^4 - 2(c^\top d)^2 \le 2R^4$, and $|cc^\top|_F \le R^2$.
+    $|a - b|^2 = |a|^2 + |b|^2 - 2a^\top b \le 2$, and $|a| \le 1$. So are features that are not
+    negative, second moments, for $\langle cc^\top, dd^\top\rangle = (c^\top d)^2$, and counts.
     """
     return math.sqrt(2) if adjacency == "replace-one" else 1.0
 

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 import yaml
 
 from fedsofim.config import schema
+from fedsofim.config.auto import Sizes
 from fedsofim.config.compose import CONF, compose, make_absolute
 from fedsofim.config.overrides import nearest
 from fedsofim.core.errors import ConfigError, require
@@ -53,6 +54,8 @@ class Words(TypedDict, total=False):
     seed: int
     participation: float
     aggregation: str
+    start: str
+    start_share: float
     average: str
     malicious_fraction: float
     epsilon: float
@@ -77,6 +80,7 @@ class Config:
 
     Args:
         *given: mappings of names to values, or other configs to begin with.
+        sizes: how much data there is, where it is in memory.
         **words: more of them. If a name is given twice, the last one counts.
 
     Attributes:
@@ -100,12 +104,17 @@ class Config:
     values: dict[str, Any]
     checked: schema.Config
 
-    def __init__(self, *given: "Mapping[str, Any] | Config | None", **words: Unpack[Words]) -> None:
+    def __init__(
+        self,
+        *given: "Mapping[str, Any] | Config | None",
+        sizes: Sizes | None = None,
+        **words: Unpack[Words],
+    ) -> None:
         self.settings = {}
         for one in (*given, words):
             known = one.settings if isinstance(one, Config) else dict(named(one or {}))
             self.settings |= known
-        values = compose([f"{key}={text(value)}" for key, value in self.settings.items()])
+        values = compose([f"{key}={text(value)}" for key, value in self.settings.items()], sizes)
         make_absolute(values, Path.cwd())
         self._take(values)
 

@@ -1,10 +1,12 @@
 """Records that a program holds in memory."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsofim.config.auto import Sizes
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
@@ -17,17 +19,25 @@ class Labelled(NamedTuple):
     dataset: Dataset
     classes: Array
 
+    @property
+    def sizes(self) -> Sizes:
+        """What is public of them."""
+        shape = self.dataset.train_x.shape
+        features, classes = math.prod(shape[1:]), len(self.classes)
+        return Sizes(records=shape[0], features=features, classes=classes)
 
-def labelled(
-    data: Sequence[Any], owners: Any = None, holdout: float = 0.0, classes: Any = None
-) -> Labelled:
+    def held_out(self, share: float) -> "Labelled":
+        """The training records, of which a part takes the test set's place."""
+        return self._replace(dataset=hold_out(self.dataset, share)) if share else self
+
+
+def labelled(data: Sequence[Any], owners: Any = None, classes: Any = None) -> Labelled:
     """Check arrays, and number their labels.
 
     Args:
         data: `(X, y)` or `(X, y, X_test, y_test)`; `X` is `(N, F)` features, or `(N, C, H, W)` for
             a network; labels are whole numbers, texts or truth values.
         owners: whose each training record is, `(N,)`, if the division is given.
-        holdout: the part of the training records that takes the test set's place.
         classes: all labels that there can be, sorted; by default those of `data`.
 
     >>> labelled((np.eye(4), ["no", "yes", "no", "yes"])).dataset.train_y.tolist()
@@ -57,7 +67,7 @@ def labelled(
         x, _numbered(y, names), test_x, _numbered(test_y, names), len(names), client_id=ids
     )
     dataset = dataset._replace(sha256=_digest(dataset))
-    return Labelled(hold_out(dataset, holdout) if holdout else dataset, names)
+    return Labelled(dataset, names)
 
 
 def _inputs(given: Any, name: str) -> Array:

@@ -66,11 +66,12 @@ def run(
     if data is not None:
         require("dataset" not in settings, "data, dataset: give one of them")
         extra = {"dataset": "arrays", **_divided(owners)}
-        extra |= _sizes(data) if settings.get("settings") == "auto" else {}
+    given = None if data is None else labelled(data, owners)
     if output is not None:
         extra["output.dir"] = Path(output).expanduser().resolve()
-    whole, seen = Config(config, settings, extra), observer_for(progress)
-    given = None if data is None else labelled(data, owners, whole["dataset.holdout"])
+    sizes = None if given is None else given.sizes
+    whole, seen = Config(config, settings, extra, sizes=sizes), observer_for(progress)
+    given = None if given is None else given.held_out(whole["dataset.holdout"])
     return _trained(whole, _ready(whole, given, seen), seen)
 
 
@@ -118,7 +119,7 @@ def resume(
         name = before["dataset.name"]
         require(name == "arrays", f"data: the run was trained on dataset={name}, not on arrays")
         classes = place.read_json("partition.json").get("classes")
-        given = labelled(data, owners, before["dataset.holdout"], classes)
+        given = labelled(data, owners, classes).held_out(before["dataset.holdout"])
         experiment = _ready(before, given, seen)
     named = {WORDS.get(name, name): value for name, value in changes.items()}
     return load(session.resume(place.path, named, experiment=experiment, observer=seen).path)
@@ -149,13 +150,6 @@ def _divided(owners: Any) -> dict[str, Any]:
     if owners is None:
         return {}
     return {"partition": "natural", "clients": len(np.unique(np.asarray(owners)))}
-
-
-def _sizes(data: Sequence[Any]) -> dict[str, Any]:
-    """The public sizes of arrays, for settings that follow from them."""
-    shape, labels = np.shape(data[0]), np.unique(np.asarray(data[1]))
-    sizes = {"records": shape[0], "features": shape[-1], "classes": len(labels)}
-    return {f"settings.{name}": size for name, size in sizes.items()}
 
 
 def _ready(config: Config, given: Labelled | None, seen: Observer) -> Experiment:

@@ -18,7 +18,9 @@ ROUNDS = 20
 # The clip, over the norm that whitened records have.
 CLIP = 0.25
 # How far the noise of the whole run may move a logit of one record.
-LOGIT = 1.5
+LOGIT = 1.25
+# How far a record may move its own logit, over log K: what there is to learn about it at first.
+OWN = 0.125
 # What has a rule; with one local step, the last three are DP-FedGD.
 STRATEGIES = ("sofim", "fedgd", "fedadam", "fedyogi", "fedavg", "adafedprox", "scaffold")
 
@@ -83,8 +85,8 @@ class Chosen:
         clip: C, a quarter of a whitened record's norm: nearly all records are clipped alike.
         beta: of the momentum, over a fifth of the rounds.
         noise: $\sigma$, the std of a coordinate of the aggregate.
-        lr: so that the noise of the whole run, and the records' own sampling error, move a logit by
-            `LOGIT`; at most Newton's rate of whitened softmax regression.
+        lr: the smallest of three: the noise of the whole run moves a logit by `LOGIT`; a record
+            moves its own by `OWN` of log K; Newton's rate of whitened softmax regression.
         floor: the square norm of the momentum of pure noise.
     """
 
@@ -108,9 +110,10 @@ def choose(sizes: Sizes, budget: Budget, *, steps: int, momentum: bool) -> Chose
     clip = CLIP * math.sqrt(width)
     beta = max(0.0, 1 - 4 / steps) if momentum else 0.0
     noise = budget.noise(clip, steps, N)
-    error = math.hypot(noise, clip * math.sqrt(steps / (N * K * width)))
+    moves = noise * math.sqrt(steps * width)  # a logit, for a rate of 1
     newton = K / CLIP if beta else K / (2 * CLIP)
-    lr = min(LOGIT / (error * math.sqrt(steps * width)), newton)
+    stable = OWN * math.log(max(K, 2)) * N / (steps * clip * math.sqrt(width))
+    lr = min(LOGIT / moves if moves else math.inf, stable, newton)
     floor = noise**2 * K * width * (1 - beta) / (1 + beta)
     return Chosen(clip=clip, beta=beta, noise=noise, lr=lr, floor=floor)
 

@@ -22,6 +22,7 @@ def check(config: "Config") -> None:
     _check_rounds(config)
     _check_aggregation(config)
     _check_method(config, disclosure)
+    _check_start(config, disclosure)
     _check_privacy(config, disclosure)
     if type(config.client) not in CLIENTS.values() and config.private:
         try_out(config.client, config.strategy, config.plan(), disclosure, config.rounds)
@@ -105,6 +106,24 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         disclosure.sends or bool(rule.stages) or not config.stages,
         f"strategy={name}: sends nothing, so there is nothing that a set-up could prepare; use "
         "transform=none",
+    )
+
+
+def _check_start(config: "Config", disclosure: Disclosure) -> None:
+    """Whether there is something that a head in one shot could be the beginning of."""
+    if config.start == "none":
+        return
+    share = config.start_share
+    require(0 < share < 1, f"start_share={share}: must be between 0 and 1")
+    require(
+        disclosure.sends and not config.client.keeps_models,
+        f"start=ridge: is where the server's training begins, and strategy={config.strategy_name} "
+        "has none; use start=none",
+    )
+    require(
+        config.transform.maps and config.model.linear,
+        "start=ridge: reads centred records; use transform=private, centre or public, and "
+        "model=head",
     )
 
 

@@ -1,27 +1,22 @@
 """Hydra configs, as plain mappings."""
 
 import itertools
-import json
 import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from fedsofim.config import auto
-from fedsofim.config.build import build
+from fedsofim.config.auto import Sizes
 from fedsofim.config.chosen import settings_for
 from fedsofim.config.overrides import errors_in_one_line
 from fedsofim.config.parts import offer
-from fedsofim.core.errors import require
+from fedsofim.config.settle import default_settings, settle
 from fedsofim.core.shipped import shipped
-from fedsofim.data.datasets import DatasetConfig, load
-from fedsofim.data.features import Extraction
-from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
+from fedsofim.data.datasets import CIFAR, MEDMNIST
 
 CONF = shipped("conf")
 # The budgets for which settings are given.
@@ -49,9 +44,9 @@ def at_epsilon(values: Sequence[Any] | None, *, _root_: DictConfig) -> Any:
 def known_statistics(*, _root_: DictConfig) -> str | None:
     """The weights whose public statistics fit the run's features; `None` where that is not known.
 
-    A file of the user's own may hold any features.
+    A file or code of the user's own may hold any features.
     """
-    own = OmegaConf.select(_root_, "dataset.name") in ("npz", "arrays", "owners")
+    own = OmegaConf.select(_root_, "dataset.name") not in (*CIFAR, *MEDMNIST, "folder")
     given = OmegaConf.select(_root_, "dataset.path") is not None
     backbone = [OmegaConf.select(_root_, f"backbone.{key}") for key in ("name", "weights")]
     return None if own or given or backbone != ["resnet20", "own"] else "resnet20-cifar100"
@@ -61,11 +56,21 @@ OmegaConf.register_new_resolver("public_statistics", known_statistics, replace=T
 OmegaConf.register_new_resolver("at_epsilon", at_epsilon, replace=True)
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """A composed config with everything resolved, as dicts, lists and numbers."""
+def plain(
+    config: DictConfig, note: str = "", sizes: Sizes | None = None, base: Path | None = None
+) -> dict[str, Any]:
+    """A composed config with everything resolved, as dicts, lists and numbers.
+
+    Args:
+        config: what Hydra made, which is changed.
+        note: how its settings were chosen, if that is known.
+        sizes: how much data there is, where somebody knows.
+        base: what relative paths are relative to; by default the working directory.
+    """
     if OmegaConf.select(config, "settings.name") == "tuned":
         OmegaConf.update(config, "strategy.settings", _tuned(config), merge=True)
-    note = _auto(config) if OmegaConf.select(config, "settings.name") == "auto" else ""
+    if OmegaConf.select(config, "settings.name") == "auto":
+        note = settle(config, sizes, base or Path.cwd())
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     if note:
         values["note"] = note
@@ -81,76 +86,6 @@ def _tuned(config: DictConfig) -> dict[str, Any]:
         name: OmegaConf.select(config, f"dataset.{name}") for name in ("name", "path", "root")
     }
     return settings_for(dataset, OmegaConf.select(config, "strategy.name"))
-
-
-def _auto(config: DictConfig) -> str:
-    """Choose settings from public numbers, and say so in one line."""
-    strategy, get = OmegaConf.select(config, "strategy"), partial(OmegaConf.select, config)
-    transform = get("transform")
-    require(
-        transform.name in ("private", "centre", "public"),
-        f"settings=auto: is for mapped records; use transform=private, not {transform.name}",
-    )
-    require(
-        get("strategy.direction") in (None, "momentum"),
-        "settings=auto: has no rule for strategy.direction=gradient; use momentum",
-    )
-    require(
-        get("privacy.noise_multiplier") is None,
-        "settings=auto: reckons with a budget; give privacy.epsilon, not noise_multiplier",
-    )
-    if "steps" in strategy.get("settings", {}):
-        OmegaConf.update(config, "strategy.settings.steps", [1] * 5)
-    sizes, rounds = _sizes(config), int(get("rounds"))
-    n, part = int(get("partition.clients") or 1), float(get("participation"))
-    present = max(1, math.floor(part * n + 0.5))
-    threshold = int(get("secagg.threshold") or get("engine.min_clients") or present)
-    budget = auto.Budget(
-        epsilon=float(get("privacy.epsilon")),
-        delta=float(get("privacy.delta")),
-        adjacency=get("privacy.adjacency"),
-        trust=get("privacy.trust"),
-        clients=present,
-        share=sum(float(transform.get(f"{name}_share", 0)) for name in ("mean", "covariance")),
-        part=present / n,
-        sharers=max(1, threshold - int(get("secagg.colluders") or 0)),
-    )
-    clip, settings = auto.settings_of(
-        strategy.name, sizes, budget, rounds=rounds, local_steps=int(get("client.steps") or 1)
-    )
-    OmegaConf.update(config, "settings.clip", clip)
-    OmegaConf.update(config, "strategy.settings", settings, merge=True)
-    return auto.told(sizes, budget, clip, rounds, settings)
-
-
-def _sizes(config: DictConfig) -> auto.Sizes:
-    """The public sizes: as given, or those of the data."""
-    names = ("records", "features", "classes")
-    given = {name: OmegaConf.select(config, f"settings.{name}") for name in names}
-    if any(value is None for value in given.values()):
-        sections = ("dataset", "backbone", "features")
-        source = {key: OmegaConf.to_container(config[key], resolve=True) for key in sections}
-        own = ":" in str(source["dataset"]["name"])  # type: ignore[index,call-overload]
-        require(
-            not own and source["dataset"]["name"] not in ("owners", "arrays"),  # type: ignore[index,call-overload]
-            "settings=auto: how much data there is, is not known here; give settings.records, "
-            "settings.features and settings.classes",
-        )
-        found = dict(zip(names, _counted(json.dumps(source)), strict=True))
-        given = {name: found[name] if value is None else value for name, value in given.items()}
-    return auto.Sizes(**{name: int(value) for name, value in given.items()})
-
-
-@lru_cache(maxsize=8)
-def _counted(source: str) -> tuple[int, int, int]:
-    """Records, features and classes of a data set."""
-    values = json.loads(source)
-    dataset = build(DatasetConfig, values["dataset"], "dataset")
-    backbone = build(BackboneConfig, values["backbone"], "backbone")
-    features = build(FeaturesConfig, values["features"], "features")
-    extraction = Extraction(dataset=dataset, backbone=backbone, features=features)
-    data = load(dataset, extraction.file())
-    return len(data.train_y), data.train_x.shape[1], data.classes
 
 
 # What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.
@@ -179,10 +114,18 @@ def make_absolute(values: dict[str, Any], base: Path) -> None:
                 group[key] = str(path)
 
 
-def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """The config that these Hydra overrides give; what is wrong with them is one line."""
+def compose(
+    overrides: Sequence[str], sizes: Sizes | None = None, base: Path | None = None
+) -> dict[str, Any]:
+    """The config that these Hydra overrides give; what is wrong with them is one line.
+
+    Args:
+        overrides: what was asked for.
+        sizes: how much data there is, where somebody knows; else it is counted where it matters.
+        base: what relative paths are relative to; by default the working directory.
+    """
     with errors_in_one_line(overrides):
-        return plain(_compose(overrides))
+        return plain(_compose(overrides), default_settings(overrides)[1], sizes, base)
 
 
 def shown(overrides: Sequence[str], *, resolve: bool) -> str:
@@ -231,13 +174,14 @@ def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, An
                 if "." in o.key_or_group or not (CONF / o.key_or_group).is_dir()
             }
             groups = tuple(o for o in overrides if o.partition("=")[0] not in values)
-            key = (groups, tuple(values))
+            added, note = default_settings(overrides)
+            key = (groups, tuple(values), *added)
             if key not in composed:  # with the values, so that Hydra checks their names
                 composed[key] = _compose(overrides)
             config = deepcopy(composed[key])
             for name, value in values.items():
                 OmegaConf.update(config, name, value)
-            ready = plain(config)
+            ready = plain(config, note)
         yield ready
 
 
@@ -246,4 +190,4 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
     offer(overrides)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
+        return hydra.compose("config", [*overrides, *default_settings(overrides)[0]])

@@ -29,6 +29,7 @@ from fedsofim.privacy.sharing import Sharing
 from fedsofim.strategies import Rule
 from fedsofim.strategies.aggregation import Aggregation
 from fedsofim.strategies.average import Average
+from fedsofim.strategies.ridge import Joint
 from fedsofim.strategies.stage import Stage
 from fedsofim.transforms.kfc import Transform
 
@@ -106,7 +107,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that decides a run; `text` is all of it in JSON, as other machines are sent it.
+    r"""Everything that decides a run; `text` is all of it in JSON, as other machines are sent it.
 
     Attributes:
         rounds: how many rounds, T.
@@ -115,6 +116,9 @@ class Config:
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
             by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
         malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
+        start: where training begins: as the model does (`none`), or with a head from noisy moments of
+            mapped records, as `strategy=ridge` makes it (`ridge`).
+        start_share: the part of $\mu^2$ that this head spends.
         average: what is evaluated and written: the last iterate (`none`), the mean of those of the
             last quarter of the rounds (`tail`), or an exponential average (`ema`).
         note: how its settings were chosen, for people.
@@ -138,6 +142,8 @@ class Config:
     metric: Metric = field(default_factory=Metric)
     participation: float = 1.0
     malicious_fraction: float = 0.1
+    start: Literal["none", "ridge"] = "none"
+    start_share: float = 0.1
     average: Average = "none"
     secagg: SecAgg = field(default_factory=SecAgg)
     note: str = ""
@@ -194,7 +200,8 @@ class Config:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What is released before the first round, in this order."""
-        return (*self.transform.stages, *self.strategy.stages)
+        head = (Joint(share=self.start_share),) if self.start == "ridge" else ()
+        return (*self.transform.stages, *head, *self.strategy.stages)
 
     @cached_property
     def sharing(self) -> Sharing | None:

@@ -18,6 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
+from fedsofim.config.auto import Sizes
 from fedsofim.config.compose import compose, make_absolute
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.errors import ConfigError, require
@@ -70,6 +71,10 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
     enough = config.engine.min_clients or least
     came = roster.wait(grid, enough if path else clients, wait, enough=enough)
     _require_nodes(roster, grid, wait, came)
+    if not path:
+        values = _compose(overrides, _sizes(roster))
+        config = parse(values)
+        roster.job = config.text  # what owners agreed to, with settings for what they hold
     experiment = deployed.prepare(config, test, roster, record)
     engine = flower_engine(grid, roster)
     if path:
@@ -95,10 +100,17 @@ def _require_nodes(roster: Roster, grid: Grid, wait: float, came: bool) -> None:
         raise ConfigError(f"waited {wait:g} s in vain for {roster.missing(grid)}")
 
 
-def _compose(overrides: str) -> dict[str, Any]:
-    values = compose(["engine=flower", *shlex.split(overrides)])
+def _sizes(roster: Roster) -> Sizes:
+    """How much data the owners say they have, for settings that follow from it."""
+    features, classes = roster.shape()
+    return Sizes(records=sum(roster.sizes.values()), features=features, classes=classes)
+
+
+def _compose(overrides: str, sizes: Sizes | None = None) -> dict[str, Any]:
+    base = editable_root() or Path.cwd()
+    values = compose(["engine=flower", *shlex.split(overrides)], sizes, base)
     require(values["engine"]["name"] == "flower", "engine: 'flwr run' chooses it")
-    make_absolute(values, editable_root() or Path.cwd())
+    make_absolute(values, base)
     output = values["output"]
     output |= {key: str(_path(output[key])) for key in ("root", "dir") if output[key]}
     return values

@@ -110,12 +110,12 @@ def contributions(
             u = _product(factors.U_G, r, RESIDUAL_BITS) * size
             b, more = _integers(_product(factors.U_A.T, b, RECORD_BITS), RECORD_BITS)
             scale = scale * more
-        square = _squares(b)
+        square = squares(b)
         m = np.ceil(np.sqrt(square))
         A = np.floor(B / m)
         room = np.maximum(A - (math.sqrt(len(u)) / 2 + 1), 0)  # rint moves a by sqrt(K)/2 at most
-        a = np.rint(u * np.minimum(scale / unit, room / np.sqrt(_squares(u))))
-        good = (m * m >= square) & (A * m <= B) & (_squares(a) <= A * A) & (A < 2**26)
+        a = np.rint(u * np.minimum(scale / unit, room / np.sqrt(squares(u))))
+        good = (m * m >= square) & (A * m <= B) & (squares(a) <= A * A) & (A < 2**26)
     return np.where(good, a, 0.0), b
 
 
@@ -191,8 +191,8 @@ def clipped_integers(v: Array, B: float, unit: float) -> Array:
     """Each column in units, clipped to norm B, and checked: a norm in integers, or it is zero."""
     with np.errstate(all="ignore"):
         room = B - (math.sqrt(len(v)) / 2 + 1)
-        w = np.rint(v * np.minimum(1 / unit, room / np.sqrt(_squares(v))))
-        return np.where(_squares(w) <= B * B, w, 0.0)
+        w = np.rint(v * np.minimum(1 / unit, room / np.sqrt(squares(v))))
+        return np.where(squares(w) <= B * B, w, 0.0)
 
 
 def _integers(v: Array, bits: int) -> tuple[Array, Array]:
@@ -218,7 +218,7 @@ def _product(public: Array, v: Array, bits: int) -> Array:
     return np.asarray((M.T @ v) * scale.T)
 
 
-def _squares(v: Array) -> Array:
+def squares(v: Array) -> Array:
     """The squared norm of each column; exact for integers as long as it is below $2^{53}$."""
     return _sum(v * v)
 

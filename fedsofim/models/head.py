@@ -120,7 +120,7 @@ class Examples(NamedTuple):
         if P is None:
             return self if self.raw is None else Examples(x, self.target, norm)
         with np.errstate(over="ignore", invalid="ignore"):
-            z = exact_sums.mapped(P, x) if exact else np.asarray(P, x.dtype) @ x
+            z = exact_sums.mapped(P, x) if exact else _mapped(np.asarray(P, x.dtype), x)
             return Examples(z, self.target, norms(z), raw=Raw(P, x, norm))
 
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
@@ -143,8 +143,14 @@ class Examples(NamedTuple):
         self, bound: float, exact: bool = False, floor: float | None = None
     ) -> BoundedSum:
         """The sum of features, `(F,)`, raised to `floor` if given, then clipped to norm `bound`."""
-        x = self.x[:-1] if floor is None else np.maximum(self.x[:-1], floor)
+        x = self.x[:-1]
+        if floor is not None and not (x.size and x.min() >= floor):
+            x = np.maximum(x, floor)
         return moments.feature_sum(x, bound, exact)
+
+    def norm_counts(self, exact: bool = False) -> BoundedSum:
+        """How many examples have features whose norm is in each of the public ranges."""
+        return moments.norm_counts(self.x[:-1], exact)
 
     def class_moments(
         self, bound: float, exact: bool = False
@@ -194,6 +200,17 @@ def examples_of(records: Records) -> Examples:
     require(isinstance(records, Examples), "this needs model=head: it reads features")
     assert isinstance(records, Examples)
     return records
+
+
+def _mapped(P: Array, x: Array) -> Array:
+    """`P x`; where P only scales and shifts, without a matrix product."""
+    scale, shift = np.diagonal(P), P[:, -1:].copy()
+    shift[-1] = 0
+    if np.count_nonzero(P) == np.count_nonzero(scale) + np.count_nonzero(shift):
+        z = x * scale[:, None]
+        z += shift
+        return np.asarray(z)
+    return np.asarray(P @ x)
 
 
 def init(rng: np.random.Generator, classes: int, features: int) -> Array:

@@ -9,6 +9,9 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import exact_sums
 
+# Ranges of squared norms, in powers of two: norms from 2^-20 to 2^20.
+FIRST, BINS = -40, 80
+
 
 def norms(v: Array) -> Array:
     """The norm of each column, never too small: sums lose digits and squares may underflow."""
@@ -46,6 +49,30 @@ def class_moments(
     x = x * w
     sums, counts = target @ x.T, target.sum(axis=1)
     return BoundedSum(x @ x.T, bound**2), BoundedSum(sums, bound), BoundedSum(counts, 1.0)
+
+
+def norm_counts(x: Array, exact: bool) -> BoundedSum:
+    """How many columns have a norm in each of `BINS` ranges; exact ones in units that noise fits.
+
+    Bin b has squared norms from `2^(FIRST + b)` to twice that, the first and the last all beyond.
+    """
+    square = np.zeros(x.shape[1])
+    if not exact:
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.einsum("kn,kn->n", x, x)
+    limits = np.finfo(square.dtype)
+    odd = np.flatnonzero(~((square > limits.tiny) & (square < limits.max)))  # all, if exact
+    square = square.astype(np.float64)
+    for start in range(0, len(odd), exact_sums.CHUNK):
+        part = odd[start : start + exact_sums.CHUNK]
+        square[part] = exact_sums.squares(x[:, part].astype(np.float64))
+    good = np.isfinite(square) & (square > 0)
+    place = np.clip(np.frexp(square[good])[1] - 1 - FIRST, 0, BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
+    one = 1 << exact_sums.GRADIENT_BITS
+    if exact:
+        return BoundedSum(counts * one, float(one), 1 / one)
+    return BoundedSum(counts.astype(x.dtype), 1.0)
 
 
 def _clipped(x: Array, bound: float) -> tuple[Array, Array]:

@@ -12,14 +12,14 @@ together are right with the confidence of the audit: each is allowed its part of
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypedDict
 
 from fedsofim.config.schema import Config
 from fedsofim.core.errors import require
-from fedsofim.privacy.accounting import GaussianEvent, epsilon_of
+from fedsofim.privacy.accounting import compose, epsilon_of
 from fedsofim.privacy.audit import (
     Samples,
     epsilon_bound,
@@ -31,6 +31,7 @@ from fedsofim.privacy.audit import (
 from fedsofim.runs.experiment import Experiment, prepare
 from fedsofim.studies.audit_canaries import canary_run
 from fedsofim.studies.audit_pair import NoiseOf, Stage
+from fedsofim.studies.audit_setup import setup
 
 CONFIDENCE = 0.95
 
@@ -156,12 +157,7 @@ def audit(
     if device:
         config = replace(config, privacy=replace(config.privacy, noise="exact"))
     plan = config.plan()
-    require(
-        plan.releases > 0 or not config.stages,
-        f"strategy={config.strategy_name}: sends something before the first round only, for which "
-        "there is no attack here",
-    )
-    if plan.releases == 0:
+    if plan.releases == 0 and not config.stages:
         why = "nothing is sent"
         return Audit(0.0, plan.delta, CONFIDENCE, [], {"pair": why, "canaries": why})
     if config.privacy.noise == "exact":
@@ -180,15 +176,19 @@ def _tests(
     stage: Stage, size: Size, *, device: bool
 ) -> tuple[dict[str, Callable[[float], Finding]], dict[str, str]]:
     """The tests that apply, and for the others why not."""
-    config = stage.config
-    tests: dict[str, Callable[[float], Finding]] = {
-        "pair": lambda confidence: pair(stage, size, confidence)
-    }
+    config, numbers = stage.config, range(-len(stage.config.stages), 0)
+    tests: dict[str, Callable[[float], Finding]] = {}
     skipped = {}
-    for t, release in enumerate(config.stages, -len(config.stages)):
-        tests[f"pair, {release.name}"] = partial(setup_pair, stage, size, t)
+    for t in numbers:
+        tests[f"pair, {config.stages[t].name}"] = partial(setup_pair, stage, size, [t])
+    if len(numbers) > 1:
+        tests["pair, set-up"] = partial(setup_pair, stage, size, numbers)
+    if stage.plan.releases == 0:
+        why = "nothing is sent in rounds; all that is was tested"
+        return tests, {"pair": why, "canaries": why, "reachability": why}
+    tests = {"pair": partial(pair, stage, size), **tests}
     if config.privacy.noise == "exact":
-        tests["reachability"] = lambda confidence: reachability(stage, size, confidence)
+        tests["reachability"] = partial(reachability, stage, size)
     else:
         skipped["reachability"] = (
             "a simulation's noise is fast and follows from its seed; --device tests a device's"
@@ -211,25 +211,27 @@ def pair(stage: Stage, size: Size, confidence: float) -> Finding:
     trials = min(max(size.sums // (2 * rounds * steps), size.least), size.most)
     claimed = stage.plan.events(config.client.disclosure.releases(rounds))[-1]
     told = f"{rounds} rounds of the client, {trials} times with each of two data sets"
-    return _judged(stage, stage.rounds(rounds, trials), claimed, confidence, told)
+    return _judged(stage, stage.rounds(rounds, trials), claimed.mu, confidence, told)
 
 
-def setup_pair(stage: Stage, size: Size, t: int, confidence: float) -> Finding:
-    """A bad pair for what is released in stage `t`, before the first round."""
-    claimed, trials = stage.plan.stage_events()[t], size.sums // 20
-    told = f"stage {t} before the first round, {trials} times with each of two data sets"
-    return _judged(stage, stage.setup(t, trials), claimed, confidence, told)
+def setup_pair(stage: Stage, size: Size, numbers: Sequence[int], confidence: float) -> Finding:
+    """A bad pair for what is released in these stages before the first round, all together."""
+    events, trials = stage.plan.stage_events(), size.sums // (20 * len(numbers))
+    what = f"stage {numbers[0]}" if len(numbers) == 1 else f"all {len(numbers)} stages"
+    told = f"{what} before the first round, {trials} times with each of two data sets"
+    claimed = compose(events[t] for t in numbers)
+    return _judged(stage, setup(stage, numbers, trials), claimed, confidence, told)
 
 
 def reachability(stage: Stage, size: Size, confidence: float) -> Finding:
     """Whether the numbers of one release tell which sum is under the noise."""
     claimed = stage.plan.events(stage.config.client.disclosure.releases(1))[-1]
     told = f"one release, {size.releases} times with each of two data sets, number by number"
-    return _judged(stage, stage.consistent(size.releases), claimed, confidence, told)
+    return _judged(stage, stage.consistent(size.releases), claimed.mu, confidence, told)
 
 
 def _judged(
-    stage: Stage, samples: Samples, claimed: GaussianEvent, confidence: float, told: str
+    stage: Stage, samples: Samples, claimed: float, confidence: float, told: str
 ) -> Finding:
     """What the trials with two neighbours prove."""
     delta = stage.plan.delta
@@ -237,11 +239,11 @@ def _judged(
     mu = mu_bound(counts, confidence)
     return Finding(
         test="",
-        epsilon_claimed=epsilon_of(claimed.mu, delta),
+        epsilon_claimed=epsilon_of(claimed, delta),
         epsilon_lower_bound=epsilon_of(mu, delta),
         epsilon_any=epsilon_bound(counts, delta, confidence),
         confidence=confidence,
-        passed=mu <= claimed.mu,
+        passed=mu <= claimed,
         detail=f"{told}; on the second half D was named {counts.right} times of {counts.under} "
         f"rightly and {counts.wrong} times of {counts.against} wrongly",
     )

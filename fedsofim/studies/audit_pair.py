@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, release_stage, transformed
+from fedsofim.clients.program import Client, Noise, Program, transformed
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
@@ -48,7 +48,7 @@ class Pair(NamedTuple):
 def of_records(features: Array, labels: Sequence[int], classes: int, present: int) -> Examples:
     """Examples of which all but the first `present` contribute nothing, and are only counted."""
     data = examples(features.astype(np.float32), np.asarray(labels), classes)
-    data.x[:, present:] = 0
+    data.x[:, present:] = data.target[:, present:] = 0
     return data
 
 
@@ -67,15 +67,6 @@ def opposite(size: int, length: float, adjacency: Adjacency) -> Pair:
     if adjacency == "add-remove":
         return Pair(D, of_records(x, labels, CLASSES, 0))
     return Pair(D, of_records(x, [1, *labels[1:]], CLASSES, 1))
-
-
-def orthogonal(bound: float, adjacency: Adjacency) -> Pair:
-    """Neighbours whose features, clipped to `bound`, move a covariance the farthest."""
-    x = np.eye(2, FEATURES) * 1e3 * max(bound, 1.0)
-    pair = [of_records(x[[i, i]], [0, 0], CLASSES, 1) for i in range(2)]
-    if adjacency == "add-remove":
-        pair[1] = of_records(x, [0, 0], CLASSES, 0)
-    return Pair(*pair)
 
 
 def antipodal(clip: float, rng: np.random.Generator, width: int, size: int) -> Pair:
@@ -145,7 +136,7 @@ class Stage(NamedTuple):
         pair, length = self.pair(rounds)
         direction = self._gradient(pair.D, self.plan.clip).ravel().astype(np.float64)
         direction /= np.linalg.norm(direction)
-        clients, state = self._clients(pair, trials), None
+        clients, state = self.clients(pair, trials), None
         seen = []
         for t in range(rounds):
             received = self.received(t, rounds, length)
@@ -155,7 +146,7 @@ class Stage(NamedTuple):
             released, state = self.program.release(
                 received, group, state, self.plan, self.noise_of(t)
             )
-            seen.append(self._together(released.reshape(len(released), -1).astype(np.float64)))
+            seen.append(self.together(released.reshape(len(released), -1).astype(np.float64)))
         numbers = np.stack(seen, axis=1)
         shown = numbers @ direction
         rest = (numbers - shown[..., None] * direction)[self._first_half(trials)]
@@ -163,17 +154,6 @@ class Stage(NamedTuple):
         # The numbers are as many as the parameters, and one direction of them was taken out.
         noise *= math.sqrt(len(direction) / (len(direction) - 1))
         return Samples(shown[:trials], shown[trials:], noise)
-
-    def setup(self, t: int, trials: int) -> Samples:
-        """What is seen of stage `t`, before the first round, under D and under D'."""
-        stage = self.config.stages[t]
-        pair = orthogonal(stage.scale, self.plan.adjacency)
-        clients = self._clients(pair, trials)
-        released = release_stage(stage, t, clients, {}, self.plan, self.noise_of(t))
-        # The first two numbers, of a mean or a diagonal, differ, and hardly any other.
-        both = released[:, :2].astype(np.float64)
-        shown = self._together(both[:, :1] - both[:, 1:])
-        return Samples(shown[:trials], shown[trials:], np.zeros((1, 1)))
 
     def consistent(self, trials: int, width: int = 40, size: int = 8) -> Samples:
         """By how many more numbers one release agrees with D's sum than with that of D'.
@@ -210,7 +190,7 @@ class Stage(NamedTuple):
         data = data if factors is None else data.with_transform(factors)
         return clipped_gradient_sum(self._theta(), data, clip)
 
-    def _clients(self, pair: Pair, trials: int) -> list[Client]:
+    def clients(self, pair: Pair, trials: int) -> list[Client]:
         """A client for every trial, those with D first; sharers of its noise follow each."""
         n = self.plan.sharers
         nothing = pair.D._replace(x=np.zeros_like(pair.D.x))
@@ -219,6 +199,6 @@ class Stage(NamedTuple):
             Client(n * i + j, nothing if j else D) for i, D in enumerate(data) for j in range(n)
         ]
 
-    def _together(self, seen: Array) -> Array:
+    def together(self, seen: Array) -> Array:
         """What the adversary sees of those who share their noise: the sum."""
         return np.asarray(seen.reshape(-1, self.plan.sharers, *seen.shape[1:]).sum(axis=1))

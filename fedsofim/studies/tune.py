@@ -159,7 +159,7 @@ def tune(
     tried: dict[float, list[tuple[float, dict[str, Any]]]] = {e: [] for e in epsilons}
     count = sum(math.prod(map(len, grid.values())) for grid in (search.coarse, search.fine))
     for stage, grid in (("coarse", search.coarse), ("fine", search.fine)):
-        asked = [f"strategy={strategy}", *overrides, f"rounds={ROUNDS}", "seed=0"]
+        asked = [f"strategy={strategy}", *_published(overrides), *overrides, f"rounds={ROUNDS}", "seed=0"]
         asked += [f"dataset.holdout={HOLDOUT}", f"privacy.epsilon={_listed(epsilons)}"]
         asked += [f"{search.keys[name]}={_listed(values)}" for name, values in grid.items()]
         for row in Sweep.begin(path / stage, asked).run(jobs, partial(show, stage)):
@@ -175,6 +175,12 @@ def tune(
         accuracy, settings = max(all_tried, key=lambda one: one[0])  # the first of the best
         choices[epsilon] = Choice(settings, accuracy, count)
     return choices
+
+
+def _published(overrides: Sequence[str]) -> list[str]:
+    """The grids are for records as they are, whatever the data's default is."""
+    named = any(override.startswith("settings=") for override in overrides)
+    return [] if named else ["settings=published"]
 
 
 def _listed(values: Iterable[float]) -> str:
@@ -200,7 +206,7 @@ def write_settings(
         f"# {tried} configurations for each of epsilon = {', '.join(f'{e:g}' for e in EPSILONS)},\n"
         f"# T = {ROUNDS}, seed 0; accuracy on the held-out tenth: {held} %\n"
     )
-    path = own_file(compose(overrides)["dataset"], strategy)
+    path = own_file(compose([*_published(overrides), *overrides])["dataset"], strategy)
     text += yaml.safe_dump(settings, sort_keys=False, default_flow_style=None)
     write_whole(path, text.encode())
     return path

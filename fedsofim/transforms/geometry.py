@@ -10,6 +10,7 @@ from fedsofim.core.errors import require
 from fedsofim.models.records import Records
 from fedsofim.strategies.stage import Stage, check_radius
 from fedsofim.transforms.kfc import Transform
+from fedsofim.transforms.norms import CentredNorms, Norms
 from fedsofim.transforms.stages import (
     Covariance,
     Geometry,
@@ -23,13 +24,15 @@ from fedsofim.transforms.stages import (
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped(Transform):
-    """A transform that maps records.
+    r"""A transform that maps records.
 
     Attributes:
         statistics: the weights whose public statistics say what norms are usual, and where the
             mean may be.
         radius: the clip of a record's features for the mean, instead of the public median norm.
         centred_radius: the clip of centred features; by default the public one, or `radius`.
+        norms_share: the part of $\mu^2$ that each of two releases spends which find these norms,
+            where neither statistics nor a radius tell them.
         nonnegative: whether features are not negative, which halves the mean's variance of noise;
             by default they are not where they are those of the known weights.
     """
@@ -40,6 +43,7 @@ class Mapped(Transform):
     radius: float | None = None
     centred_radius: float | None = None
     nonnegative: bool | None = None
+    norms_share: float = 0.005
 
     def __post_init__(self) -> None:
         for name in ("radius", "centred_radius"):
@@ -47,17 +51,22 @@ class Mapped(Transform):
             if given is not None:
                 check_radius(name, given)
         require(
-            self.statistics is not None or self.radius is not None,
-            "radius: a value is missing; what norm features usually have is not known here, and "
-            "to read it off the records would be a release: give it from public knowledge, or "
-            "transform.statistics=resnet20-cifar100 for features of that backbone",
+            self.centred_radius is None or not self.searches,
+            f"centred_radius={self.centred_radius}: give radius as well, or neither",
         )
         if self.statistics is not None:
             public_statistics(self.statistics)
 
     @property
+    def searches(self) -> bool:
+        """Whether what norms are usual is to be found by a release."""
+        return self.statistics is None and self.radius is None
+
+    @property
     def radii(self) -> tuple[float, float]:
-        """The clips of features, and of centred features."""
+        """The clips of features, and of centred features; 1 where norms are scaled to it."""
+        if self.searches:
+            return 1.0, 1.0
         known = None if self.statistics is None else public_statistics(self.statistics)
         if self.radius is None:
             assert known is not None
@@ -79,6 +88,7 @@ class Mapped(Transform):
             nonnegative=known if self.nonnegative is None else self.nonnegative,
             spread=spread,
             statistics=self.statistics,
+            scaled=self.searches,
         )
 
 
@@ -97,13 +107,17 @@ class Private(Mapped):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        mean = self._mean(self.mean_share, None)
         covariance = Covariance(share=self.covariance_share, radius=self.radii[1])
-        return (self._mean(self.mean_share, None), covariance)
+        if not self.searches:
+            return (mean, covariance)
+        norms, centred = (kind(share=self.norms_share) for kind in (Norms, CentredNorms))
+        return (norms, mean, centred, covariance)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Centre(Mapped):
-    r"""Records are centred by a noisy mean, which is charged, and scaled by the public radius.
+    r"""Records are centred by a noisy mean, which is charged, and scaled by the usual norm.
 
     Attributes:
         mean_share: the part of $\mu^2$ that the mean spends.
@@ -114,7 +128,10 @@ class Centre(Mapped):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        return (self._mean(self.mean_share, self.radii[1]),)
+        if not self.searches:
+            return (self._mean(self.mean_share, self.radii[1]),)
+        centred = CentredNorms(share=self.norms_share, root=True)
+        return (Norms(share=self.norms_share), self._mean(self.mean_share, None), centred)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,12 +24,7 @@ from fedsofim.core.sums import Adjacency, BoundedSum
 from fedsofim.models.head import examples_of
 from fedsofim.models.records import Records
 from fedsofim.strategies.rule import ServerState
-from fedsofim.strategies.stage import (
-    Stage,
-    moment_sensitivity,
-    symmetric,
-    triangle,
-)
+from fedsofim.strategies.stage import Stage, acute_sensitivity, symmetric, triangle
 
 
 class Geometry(NamedTuple):
@@ -83,6 +78,12 @@ def affine(U: Array, m: Array) -> Array:
     return P.astype(np.float32)
 
 
+def then(state: ServerState, P: Array) -> ServerState:
+    """The state in which records that are mapped go through P as well."""
+    whole = P.astype(np.float64) @ state.shared.P
+    return state._replace(shared=Geometry(whole.astype(np.float32)))
+
+
 def shrunk(mean: Array, prior: Array, std: float) -> Array:
     r"""James and Stein's estimate: the noisy mean, moved to the prior by what noise must explain.
 
@@ -125,14 +126,15 @@ def whitening(S: Array, std: float, radius: float, damping: float = 1e-4) -> Arr
 class Mean(Stage):
     r"""The sum of features clipped to norm R.
 
-    Replacing a record moves it by at most 2R; by $\sqrt2\,R$ if features are not negative, for
-    then $|x - y|^2 = |x|^2 + |y|^2 - 2x^\top y \le 2R^2$. Adding or removing one: R.
+    Replacing a record moves it by at most 2R; by $\sqrt2\,R$ if features are not negative
+    (`acute_sensitivity`). Adding or removing one: R.
 
     Attributes:
         radius: R.
         nonnegative: negative features are set to zero, before the clip.
         spread: the norm of a centred record, if the map is to scale it to the root of F.
         statistics: where the public mean is, to which the noisy one is shrunk; 0 if nowhere.
+        scaled: whether R is that of records whose norms a stage before has scaled.
     """
 
     name: ClassVar[str] = "mean"
@@ -140,6 +142,11 @@ class Mean(Stage):
     nonnegative: bool = False
     spread: float | None = None
     statistics: str | None = None
+    scaled: bool = False
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"P"} if self.scaled else ())
 
     @property
     def scale(self) -> float:
@@ -149,9 +156,8 @@ class Mean(Stage):
         return features
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
-        if adjacency == "add-remove":
-            return 1.0
-        return math.sqrt(2) if self.nonnegative else 2.0
+        signed = adjacency == "replace-one" and not self.nonnegative
+        return 2.0 if signed else acute_sensitivity(adjacency)
 
     def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
         floor = 0.0 if self.nonnegative else None
@@ -162,7 +168,7 @@ class Mean(Stage):
         prior = np.zeros(F) if known is None else of_size(public_statistics(known), F).mean
         m = shrunk(G.astype(np.float64), prior, std)
         size = 1.0 if self.spread is None else math.sqrt(F) / self.spread
-        return state._replace(shared=Geometry(affine(size * np.eye(F), m)))
+        return then(state, affine(size * np.eye(F), m))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +182,11 @@ class Covariance(Stage):
     """
 
     name: ClassVar[str] = "covariance"
-    reads: ClassVar[frozenset[str]] = frozenset({"P"})
     radius: float
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset({"P"})
 
     @property
     def scale(self) -> float:
@@ -187,14 +196,12 @@ class Covariance(Stage):
         return features * (features + 1) // 2
 
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
-        return moment_sensitivity(adjacency)
+        return acute_sensitivity(adjacency)
 
     def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
         return triangle(examples_of(records).second_moment(self.radius, exact, bias=False))
 
     def fold(self, state: ServerState, G: Array, std: float) -> ServerState:
-        before = state.shared.P.astype(np.float64)
-        F = len(before) - 1
+        F = len(state.shared.P) - 1
         U = whitening(symmetric(G, F), std, self.radius)
-        P = affine(U, np.zeros(F)).astype(np.float64) @ before
-        return state._replace(shared=Geometry(P.astype(np.float32)))
+        return then(state, affine(U, np.zeros(F)))

@@ -51,10 +51,26 @@ def test_the_design_s_own_numbers():
     sigma = 2 * C * math.sqrt(20) * math.sqrt(20) / (mu * 50_000)
     assert chosen.clip == pytest.approx(C)
     assert chosen.noise == pytest.approx(sigma, rel=1e-5)
-    error = math.sqrt(sigma**2 + 20 * C**2 / (50_000 * 10 * 65))
-    assert chosen.lr == pytest.approx(1.5 / (error * math.sqrt(20 * 65)), rel=1e-5)
+    assert chosen.lr == pytest.approx(1.25 / (sigma * math.sqrt(20 * 65)), rel=1e-5)
     assert chosen.beta == pytest.approx(0.8)
     assert chosen.floor == pytest.approx(sigma**2 * 650 / 9, rel=1e-5)
+
+
+def test_no_record_moves_its_own_logit_by_more_than_an_eighth_of_log_k():
+    """Hardly any noise, few records: what limits the rate is how far one may pull the model."""
+    few = auto.Sizes(records=4708, features=64, classes=2)
+    chosen = auto.choose(few, budget(epsilon=1e3), steps=20, momentum=False)
+    # Twenty steps along one record's own clipped gradient, of norm C, at features of norm sqrt(65).
+    own = chosen.lr * 20 * chosen.clip / 4708 * math.sqrt(65)
+    assert own == pytest.approx(math.log(2) / 8)
+    many = auto.choose(CIFAR, budget(epsilon=1e3), steps=20, momentum=False)
+    assert many.lr == pytest.approx(20)  # Newton's rate, 2K
+
+
+def test_without_noise_the_rate_is_bounded_all_the_same():
+    chosen = auto.choose(CIFAR, budget(epsilon=math.inf), steps=20, momentum=True)
+    assert chosen.noise == 0
+    assert chosen.lr == pytest.approx(40)
 
 
 @pytest.mark.parametrize("changes", [{}, {"adjacency": "add-remove"}, {"trust": "aggregate"}])

@@ -20,7 +20,7 @@ from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.observer import announcement
 from fedsofim.strategies.average import model_of
 from fedsofim.strategies.ridge import Moments, Ridge, discriminants
-from fedsofim.strategies.rule import start
+from fedsofim.strategies.rule import for_raw, start
 
 RIDGE = ("strategy=ridge", "transform.radius=4")
 
@@ -165,9 +165,14 @@ def test_bad_values_are_told_in_one_line(override):
     assert "\n" not in str(error.value)
 
 
-def test_features_of_unknown_norm_ask_for_a_radius(small):
-    with pytest.raises(ConfigError, match=r"transform\.radius"):
-        parse(compose([*small, "strategy=ridge"]))
+def test_features_of_unknown_norm_are_scaled_by_a_release(small):
+    e = prepare(parse(compose([*small, "strategy=ridge", "privacy.epsilon=50"])))
+    names = [stage.name for stage in e.config.stages]
+    assert names == ["norms", "mean", "centred norms", "class moments"]
+    assert e.plan.epsilon() == pytest.approx(50, rel=1e-6)
+    known = prepare(parse(compose([*small, *RIDGE, "privacy.epsilon=50"])))
+    found, given = (e.test.evaluate(for_raw(s.theta, s.shared))[0] for s in map(trained, (e, known)))
+    assert found > given - 0.05
 
 
 @pytest.mark.parametrize("transform", ["none", "kfc"])

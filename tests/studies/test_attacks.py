@@ -121,19 +121,37 @@ class Quieter:
         return self.source.gaussian(total, noise_multiplier) * 2 / 3
 
 
-@pytest.mark.parametrize("t", [-2, -1])
-def test_a_stage_keeps_its_claim_and_too_little_noise_is_caught(config_of, small, t):
-    shares = ("transform.mean_share=0.45", "transform.covariance_share=0.45")
-    more = ("transform=private", "transform.radius=4", "transform.nonnegative=true", *shares)
-    config = config_of(*small, *more)
+# Most of the budget for the set-up, so that an attack on it has something to find.
+LOUD = ("transform.mean_share=0.4", "privacy.epsilon=20")
+SET_UPS = {
+    "known": (
+        *("transform=private", "transform.radius=4", "transform.nonnegative=true"),
+        "transform.covariance_share=0.45",
+    ),
+    "unknown": ("transform=private", "transform.norms_share=0.15", "transform.covariance_share=0.2"),
+    "ridge": ("strategy=ridge", "transform.norms_share=0.2"),
+}
+STAGES = [("known", t) for t in (-2, -1)]
+STAGES += [(name, t) for name in ("unknown", "ridge") for t in (-4, -3, -2, -1)]
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("name", "t"), [*STAGES, *((name, None) for name in SET_UPS)])
+def test_a_stage_keeps_its_claim_and_too_little_noise_is_caught(
+    config_of, small, name, t, adjacency
+):
+    """Each by itself, and all of a set-up together."""
+    config = config_of(*small, *SET_UPS[name], *LOUD, f"privacy.adjacency={adjacency}")
+    numbers = range(-len(config.stages), 0) if t is None else [t]
+    size = SMALL._replace(sums=20_000 * len(numbers))
 
     def found(noise_of):
         stage = Stage(config, config.client, config.plan(), noise_of)
-        return setup_pair(stage, SMALL._replace(sums=50_000), t, CONFIDENCE)
+        return setup_pair(stage, size, numbers, CONFIDENCE)
 
     honest = found(config.noise)
     assert honest.passed
-    assert honest.epsilon_lower_bound > 0.5 * honest.epsilon_claimed
+    assert honest.epsilon_lower_bound > 0.4 * honest.epsilon_claimed
     assert not found(lambda t: lambda *key: Quieter(config.noise(t)(*key))).passed
 
 
@@ -211,9 +229,22 @@ def test_a_device_is_audited_with_its_own_noise(config_of, small, noise, hidden)
     assert found.passed == hidden
 
 
-def test_a_head_in_one_shot_is_not_said_to_send_nothing(config_of):
-    with pytest.raises(ConfigError, match="strategy=ridge: sends something before the first round"):
-        audit(config_of("strategy=ridge"), size=SMALL)
+def test_a_head_in_one_shot_is_audited_by_what_it_releases_before_the_first_round(config_of):
+    found = audit(config_of("strategy=ridge", "privacy.epsilon=10"), size=SMALL)
+    names = ["pair, mean", "pair, class moments", "pair, set-up"]
+    assert [f.test for f in found.findings] == names
+    assert found.passed
+    whole = found.findings[-1]
+    assert whole.epsilon_claimed == pytest.approx(10, rel=1e-6)
+    assert whole.epsilon_lower_bound > 4
+    assert "nothing is sent in rounds" in found.skipped["canaries"]
+
+
+def test_a_device_s_set_up_is_audited_too(config_of, small):
+    size = SMALL._replace(sums=16 * 800, least=50, releases=400)
+    found = audit(config_of(*small, "strategy=ridge"), size=size, device=True)
+    assert found.passed
+    assert "pair, norms" in {f.test for f in found.findings}
 
 
 def test_what_claims_nothing_is_not_audited(config_of, small):
@@ -245,6 +276,7 @@ def test_canaries_show_less_than_is_claimed_but_something(config_of, npz, overri
 
 def test_canaries_refute_a_claim_without_noise_behind_it(config_of, npz):
     setting = ["dataset=npz", f"dataset.path={npz}", "partition.clients=6", "privacy.epsilon=1"]
+    setting += ["settings=published"]
     config = config_of(*setting, "privacy.clip=1")
     honest = canaries(prepare(config), SMALL, CONFIDENCE)
     bare = spoiled(config, noise_multiplier=lambda plan: plan.noise_multiplier / 30)

@@ -21,6 +21,7 @@ from fedsofim.strategies.ridge import Joint
 from fedsofim.strategies.rule import ServerState, for_raw
 from fedsofim.strategies.stage import stage_std, symmetric
 from fedsofim.transforms.geometry import Centre, Private, Public
+from fedsofim.transforms.norms import CentredNorms, Norms
 from fedsofim.transforms.stages import (
     Covariance,
     Geometry,
@@ -36,8 +37,9 @@ MEAN, SIGNED = Mean(share=0.03, radius=2.0, nonnegative=True), Mean(share=0.03, 
 COVARIANCE = Covariance(share=0.07, radius=1.5)
 MOMENT = SecondMoment(share=0.05, bound=1.5, gamma=1.0)
 JOINT = Joint(share=0.5, radius=1.5, alpha=0.8)
+NORMS = Norms(share=0.01)
 STAGES = {"mean": MEAN, "signed": SIGNED, "covariance": COVARIANCE, "moment": MOMENT}
-STAGES |= {"joint": JOINT}
+STAGES |= {"joint": JOINT, "norms": NORMS, "centred": CentredNorms(share=0.01, root=True)}
 ODD = [0.0, 1e-30, 1.0, 3e38, -1.0, np.inf, -np.inf, np.nan]
 
 
@@ -94,6 +96,7 @@ def test_no_record_moves_a_stage_beyond_what_is_charged(name, seed, n, hostile):
         ("covariance", ([9, 9, 0, 0, 0], [9, -9, 0, 0, 0])),
         ("covariance", ([9, 0, 0, 0, 0], [0, 0, 9, 0, 0])),
         ("moment", ([9e9, 9e9, 0, 0, 0], [9e9, -9e9, 0, 0, 0])),
+        ("norms", ([3, 0, 0, 0, 0], [0, 5, 0, 0, 0])),
     ],
 )
 def test_the_worst_pair_moves_a_stage_by_all_that_is_charged(name, pair):
@@ -170,6 +173,8 @@ def test_an_attacker_who_knows_the_pair_guesses_no_better_than_claimed(name):
     pair = {
         "mean": ([9, 0, 0, 0, 0], [0, 9, 0, 0, 0]),
         "signed": ([9, 0, 0, 0, 0], [-9, 0, 0, 0, 0]),
+        "norms": ([3, 0, 0, 0, 0], [5, 0, 0, 0, 0]),
+        "centred": ([3, 0, 0, 0, 0], [5, 0, 0, 0, 0]),
     }.get(name, ([9e9, 9e9, 0, 0, 0], [9e9, -9e9, 0, 0, 0]))
     sets, count = [data_of(row) for row in pair], 2000
     rng = np.random.default_rng(1)
@@ -272,9 +277,14 @@ def test_a_server_cannot_name_files(name):
         Private(statistics=name)
 
 
-def test_what_norm_is_usual_must_be_said():
-    with pytest.raises(ConfigError, match="to read it off the records would be a release"):
-        Private()
+def test_where_nothing_tells_what_norm_is_usual_it_is_released_first():
+    names = [stage.name for stage in Private().stages]
+    assert names == ["norms", "mean", "centred norms", "covariance"]
+    assert [stage.name for stage in Centre().stages] == ["norms", "mean", "centred norms"]
+    assert [stage.name for stage in Private(radius=3.0).stages] == ["mean", "covariance"]
+    assert sum(stage.share for stage in Private().stages) == pytest.approx(0.11)
+    with pytest.raises(ConfigError, match="centred_radius=3.0: give radius as well"):
+        Private(centred_radius=3.0)
     with pytest.raises(ConfigError, match="statistics"):
         Public(radius=3.0)
     with pytest.raises(ConfigError, match="radius=0"):

@@ -1,0 +1,69 @@
+"""How many records, features and classes there are: public numbers, found without extraction.
+
+Nothing here downloads, reads pixels or passes images through a backbone.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.data import npz
+from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.images import folder_files, image_array
+from fedsofim.data.own import Data
+from fedsofim.data.recipe import BackboneConfig
+
+# Training records and classes of the sets that have a name (MedMNIST: Yang et al. 2023).
+KNOWN = {
+    "cifar10": (50_000, 10),
+    "cifar100": (50_000, 100),
+    "bloodmnist": (11_959, 8),
+    "breastmnist": (546, 2),
+    "chestmnist": (78_468, 2),
+    "dermamnist": (7_007, 7),
+    "octmnist": (97_477, 4),
+    "organamnist": (34_561, 11),
+    "organcmnist": (12_975, 11),
+    "organsmnist": (13_932, 11),
+    "pathmnist": (89_996, 9),
+    "pneumoniamnist": (4_708, 2),
+    "retinamnist": (1_080, 5),
+    "tissuemnist": (165_466, 8),
+}
+WIDTHS = {"resnet20": 64, "vgg16": 512}
+
+
+def count(dataset: DatasetConfig | Data, backbone: BackboneConfig) -> tuple[int, int, int]:
+    """Training records, features and classes."""
+    if isinstance(dataset, Data):
+        data = dataset.load()
+        return len(data.train_y), math.prod(data.train_x.shape[1:]), data.classes
+    width = WIDTHS[backbone.name]
+    if dataset.path is not None:
+        records, features, classes = _in_file(Path(dataset.path))
+        return records, features or width, dataset.classes or classes
+    if dataset.name == "folder":
+        tree = folder_files(Path(str(dataset.root)))
+        names = {name for split in tree.values() for name in split}
+        return sum(map(len, tree["train"].values())), width, dataset.classes or len(names)
+    require(dataset.name in KNOWN, f"dataset={dataset.name}: how much data there is, is not known")
+    records, classes = KNOWN[dataset.name]
+    return records, width, dataset.classes or classes
+
+
+def _in_file(file: Path) -> tuple[int, int, int]:
+    """Those of a `.npz` file; features are 0 where it holds images."""
+    require(file.is_file(), f"dataset.path={file}: there is no such file")
+    headers = npz.headers(file)
+    name = image_array(headers, "train")
+    if name is None:
+        raise ConfigError(f"{file}: no array train_x or train_images")
+    shape = headers[name].shape
+    labels = [f"{split}_{what}" for split in ("train", "test") for what in ("y", "labels")]
+    found = npz.read(file, *labels, npz.PROVENANCE)
+    told = npz.provenance(found).get("dataset", {}).get("classes")
+    whole = [found[n] for n in labels if n in found and np.issubdtype(found[n].dtype, np.integer)]
+    largest = max((int(y.max()) for y in whole if y.size), default=1)
+    return shape[0], shape[1] if len(shape) == 2 else 0, int(told or largest + 1)
