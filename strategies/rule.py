@@ -22,9 +22,12 @@ class Rule(ABC):
 
     Attributes:
         client: the client it goes with if nothing else is said: a name, or a class.
+        l2: the weight of |theta|^2 / 2 in the loss (Remark 4.4). The term is public, so the server
+            adds its gradient, l2 theta, to the aggregate, after clip and noise.
     """
 
     client: ClassVar[str | type] = "gradient"
+    l2: float = 0.0
 
     def broadcast(self, state: "ServerState") -> dict[str, Array]:
         """What every client receives at the beginning of a round, by name."""
@@ -96,5 +99,7 @@ def for_raw(theta: Array, shared: Any) -> Array:
 
 def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:
     """Apply one aggregate: the state after the round."""
+    if rule.l2:
+        G = G + rule.l2 * state.theta  # Remark 4.4
     buffers, change = rule.update(state.buffers, G, state.t, rounds)
     return state._replace(theta=state.theta - change, buffers=buffers, t=state.t + 1)

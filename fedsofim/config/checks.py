@@ -22,6 +22,7 @@ def check(config: "Config") -> None:
     _check_rounds(config)
     _check_aggregation(config)
     _check_method(config, disclosure)
+    _check_l2(config)
     _check_privacy(config, disclosure)
     if type(config.client) not in CLIENTS.values() and config.private:
         try_out(config.client, config.strategy, config.plan(), disclosure, config.rounds)
@@ -110,6 +111,22 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         disclosure.sends or bool(rule.stages) or not config.stages,
         f"strategy={name}: sends nothing, so there is nothing that a set-up could prepare; use "
         "transform=none",
+    )
+
+
+def _check_l2(config: "Config") -> None:
+    """Whether the server can add the gradient of a penalty to what it aggregates."""
+    l2, name, how = config.strategy.l2, config.strategy_name, config.transform.name
+    require(0 <= l2 < math.inf, f"strategy.l2={l2}: must be a finite number >= 0")
+    require(
+        not l2 or config.client.gradients,
+        f"strategy.l2={l2}: the clients of strategy={name} do not send one gradient at the server's "
+        "parameters, to which its own could be added; use sofim, fedgd, fedadam, fedyogi or fedfc",
+    )
+    require(
+        not l2 or config.transform.maps or how == "none",
+        f"strategy.l2={l2}: transform={how} changes gradients before the clip, and so would have to "
+        "change that of the penalty; use transform=none",
     )
 
 
