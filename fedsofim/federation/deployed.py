@@ -47,6 +47,11 @@ def prepare(
         "privacy.trust=aggregate: needs secure aggregation, which a deployment does not have yet; "
         "use trust=server, or a simulation",
     )
+    require(
+        not config.output.theory,
+        "output.theory=true: reads records without clip and noise, which here are their owners'; "
+        "it is for simulations",
+    )
     # From here on it is settled, whatever owners that come later say.
     roster.features, roster.classes = features, _ = roster.shape()
     if test is None:

@@ -44,8 +44,8 @@ class Records(Protocol):
     def labels(self) -> Array:
         """The class of each record, `(N,)`. Not private: for a test set."""
 
-    def part(self, which: slice) -> Self:
-        """Some of the records."""
+    def part(self, which: slice | Array) -> Self:
+        """Some of the records: a slice of them, or those with these numbers."""
 
     def with_transform(self, factors: Factors) -> Self:
         """The same records, whose gradients are transformed before they are clipped."""
@@ -56,6 +56,9 @@ class Records(Protocol):
         It has the shape of `theta`. If `exact`, it is a sum of integers, and replacing a record
         moves it by at most twice its bound, to the last bit; else it is fast, and float32 rounds.
         """
+
+    def logits(self, theta: Array) -> Array:
+        """The model's outputs before the softmax, `(N, K)`."""
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy."""

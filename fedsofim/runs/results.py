@@ -6,16 +6,18 @@ from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
 from fedsofim.runs.experiment import Experiment, RunState
 from fedsofim.runs.record import Released
+from fedsofim.runs.scoring import Final
 from fedsofim.strategies.average import model_of
 
 
-def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
+def summarise(experiment: Experiment, state: RunState, last: Row, final: Final | None) -> Row:
     """A run in a few numbers; what was spent is what was released, not what was planned.
 
     Args:
         experiment: the run.
         state: after its last round.
         last: the last round's row.
+        final: the scores of the final model, if there is a test set.
     """
     config, plan, released = experiment.config, experiment.plan, state.record.released
     summary: Row = {
@@ -26,6 +28,7 @@ def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         **{key: value for key, value in last.items() if key.startswith("accuracy_")},
+        **(final.summary() if final else {}),
         **{key: last[key] for key in extra_scores(experiment, state) if key in last},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
@@ -62,9 +65,15 @@ def phases(released: Released, rounds: int) -> str:
     )
 
 
-def write_results(experiment: Experiment, state: RunState, place: RunDir, summary: Row) -> None:
-    """Write the model, each client's own where it has one, the summary, and the page."""
+def write_results(
+    experiment: Experiment, state: RunState, place: RunDir, summary: Row, final: Final | None
+) -> None:
+    """Write the model, each client's own where it has one, the scores, the summary, the page."""
     place.write_arrays("model.npz", theta=model_of(state.server))
+    if final:
+        place.write_json("scores.json", final.table())
+        if final.clients:
+            place.write_json("clients.json", final.clients)
     if experiment.own_tests:
         scores = personal_scores(experiment, state)
         own = personal.table(scores, experiment.partition, experiment.own_tests)
