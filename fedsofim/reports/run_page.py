@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from fedsofim.reports import theory
 from fedsofim.reports.scores import section
 from fedsofim.reports.svg import Point, heat_map, line_chart, strip_plot
 from fedsofim.runs.directory import RunDir
@@ -48,6 +49,8 @@ NOT_PRIVATE = {
     "partition.csv": "the same",
     "partition.svg": "the same",
     "clients.json": "how well each client's classes are served",
+    "theory.json": "what the records' own gradients say of the paper's bounds",
+    "theory.jsonl": "the same, of every round",
     "personal.json": "each client's score on its own test records",
     "personal.npz": "each client's own model, which stays with the client in a deployment",
     "checkpoint.npz": "what clients remember, and for some methods the noise itself",
@@ -79,7 +82,8 @@ def page_of(place: RunDir) -> str:
         text("command.txt"),
         audit=values("audit.json"),
         not_private=kept,
-        scores=section(values("scores.json"), values("clients.json") or ()),
+        scores=section(values("scores.json"), values("clients.json") or ())
+        + theory.section(theory.read(place.path) if kept and values("theory.json") else None),
     )
 
 
@@ -106,7 +110,7 @@ def render(
         command: what would start the same run again.
         audit: what `fedsofim audit` found, if it was asked.
         not_private: the files beside the page that no epsilon covers.
-        scores: the section about the final model, as HTML.
+        scores: the sections about the final model and the theory, as HTML.
     """
     title = f"{summary['strategy']} on {summary['dataset']}"
     items = "".join(
