@@ -122,13 +122,14 @@ def _check_l2(config: "Config") -> None:
     require(0 <= l2 < math.inf, f"strategy.l2={l2}: must be a finite number >= 0")
     require(
         not l2 or config.client.gradients,
-        f"strategy.l2={l2}: the clients of strategy={name} do not send one gradient at the server's "
-        "parameters, to which its own could be added; use sofim, fedgd, fedadam, fedyogi or fedfc",
+        f"strategy.l2={l2}: the clients of strategy={name} do not send one gradient at the "
+        "server's parameters, to which its own could be added; use sofim, fedgd, fedadam, fedyogi "
+        "or fedfc",
     )
     require(
         not l2 or config.transform.maps or how == "none",
-        f"strategy.l2={l2}: transform={how} changes gradients before the clip, and so would have to "
-        "change that of the penalty; use transform=none",
+        f"strategy.l2={l2}: transform={how} changes gradients before the clip, and so would have "
+        "to change that of the penalty; use transform=none",
     )
 
 

@@ -1,7 +1,8 @@
 r"""The objective of a linear head, F in the paper, with its constants and its minimum, in float64.
 
-$F(\theta) = \sum_j w_j\,\ell(\theta; x_j, y_j) + \frac\lambda2\lVert\theta\rVert^2$ with the softmax
-cross-entropy $\ell$. It reads all records as they are, without clip or noise: for simulations only.
+$F(\theta) = \sum_j w_j\,\ell(\theta; x_j, y_j) + \frac\lambda2\lVert\theta\rVert^2$ with the
+softmax cross-entropy $\ell$. It reads all records as they are, without clip or noise: for
+simulations only.
 """
 
 from collections.abc import Sequence

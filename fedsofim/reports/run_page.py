@@ -72,17 +72,19 @@ def page_of(place: RunDir) -> str:
     partition = values("partition.json")
     simulated = "counts" in partition  # in a deployment class counts stay with their owners
     shown = simulated and place.config()["output"].get("counts")
+    summary = values("summary.json")
+    clients = (values("clients.json") if "client_accuracy" in summary else None) or ()
     kept = [name for name in NOT_PRIVATE if simulated and (place.path / name).is_file()]
     return render(
         text("config.yaml"),
-        values("summary.json"),
+        summary,
         place.metrics(),
         heat_map_of(partition) if shown else "",
         values("personal.json") or (),
         text("command.txt"),
         audit=values("audit.json"),
         not_private=kept,
-        scores=section(values("scores.json"), values("clients.json") or ())
+        scores=section(values("scores.json"), clients)
         + theory.section(theory.read(place.path) if kept and values("theory.json") else None),
     )
 
@@ -125,7 +127,8 @@ def render(
         f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{_charts(rows)}</div><h2>Summary</h2><table>{items}</table>'
-        f"{scores}{_audit(audit)}{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
+        f"{scores}{_audit(audit)}{_personal(str(summary['strategy']), personal)}"
+        f"{_holdings(partition)}"
         f"{told}{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
 

@@ -119,7 +119,8 @@ def _departures(run: Measured) -> str:
     away = "; ".join(run.told["departures"])
     if not away:
         return "<p>The steps are those that the theorems are about.</p>"
-    return f"<p>The theorems are about other steps than this run's, and only a guide: {escape(away)}.</p>"
+    told = "The theorems are about other steps than this run's, and only a guide:"
+    return f"<p>{told} {escape(away)}.</p>"
 
 
 def _legend(names: Sequence[str]) -> str:
@@ -129,7 +130,15 @@ def _legend(names: Sequence[str]) -> str:
 
 def _theorems(told: Mapping[str, Any]) -> str:
     """A line for every theorem: its floor, what that consists of, and where the run stands."""
-    names = ("theorem", "under", "floor", *TERMS, "bound at the end", "run at the end", "run / bound")
+    names = (
+        "theorem",
+        "under",
+        "floor",
+        *TERMS,
+        "bound at the end",
+        "run at the end",
+        "run / bound",
+    )
     rows = [_theorem(t) for t in told["theorems"]]
     return _table(names, rows)
 
@@ -203,6 +212,6 @@ def figure(runs: Sequence[Measured]) -> str:
         piece = swatch(i).replace("<svg ", f'<svg x="{at}" y="32" ', 1)
         out.append(piece + label(at + 34, 42, name))
     for i, panel in enumerate(panels):
-        at = f'x="{i % columns * width}" y="{top + i // columns * height}"'
-        out.append(panel.replace("<svg ", f"<svg {at} ", 1))
+        corner = f'x="{i % columns * width}" y="{top + i // columns * height}"'
+        out.append(panel.replace("<svg ", f"<svg {corner} ", 1))
     return "".join(out) + "</g></svg>\n"

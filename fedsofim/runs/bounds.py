@@ -4,8 +4,8 @@ All follow from one step. With $c = 1/\rho - (\tau_1+\tau_2)/2$ (Eq. 17),
 
 $$E[F(\theta_{t+1})] \le E[F(\theta_t)] - \eta c\,E\lVert\nabla F(\theta_t)\rVert^2 + \Gamma,$$
 
-and where $\lVert\nabla F\rVert^2 \ge 2\mu(F - F^\star)$ the gap shrinks by $r = 1 - 2\mu\eta c$ a round,
-down to the floor $\Gamma/(2\mu\eta c)$.
+and where $\lVert\nabla F\rVert^2 \ge 2\mu(F - F^\star)$ the gap shrinks by
+$r = 1 - 2\mu\eta c$ a round, down to the floor $\Gamma/(2\mu\eta c)$.
 """
 
 import math

@@ -1,5 +1,6 @@
 """What a finished run leaves: its summary, its model, and its page."""
 
+from fedsofim.config.schema import Config
 from fedsofim.reports import run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
@@ -28,7 +29,8 @@ def summarise(experiment: Experiment, state: RunState, last: Row, final: Final |
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         **{key: value for key, value in last.items() if key.startswith("accuracy_")},
-        **(final.summary() if final else {}),
+        **(final.public() if final else {}),
+        **(final.by_client() if final and shows_clients(config) else {}),
         **{key: last[key] for key in extra_scores(experiment, state) if key in last},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
@@ -47,6 +49,14 @@ def summarise(experiment: Experiment, state: RunState, last: Row, final: Final |
     }
     told = phases(released, state.server.t)
     return summary | {"phases": told} if told else summary
+
+
+def shows_clients(config: Config) -> bool:
+    """Whether summary and page tell how well each client's classes are served.
+
+    With exact noise they may be shared, as epsilon covers them: `clients.json` alone then has it.
+    """
+    return config.privacy.noise == "seeded" or config.output.counts
 
 
 def phases(released: Released, rounds: int) -> str:

@@ -19,6 +19,7 @@ from fedsofim.runs.experiment import Experiment
 
 Own = Mapping[int, Array]
 
+
 class Final(NamedTuple):
     """The scores of a finished run.
 
@@ -36,16 +37,25 @@ class Final(NamedTuple):
 
     def summary(self) -> Row:
         """In a few numbers."""
-        row = {
+        return self.public() | self.by_client()
+
+    def public(self) -> Row:
+        """What the test set alone tells."""
+        return {
             "balanced_accuracy": finite(self.seen.balanced_accuracy),
             "auc": _mean(self.auc),
             "calibration_error": finite(self.seen.calibration.error),
         }
-        if self.clients:
-            accuracy = np.array([row["accuracy"] for row in self.clients])
-            row["client_accuracy"] = float(accuracy.mean())
-            row["client_accuracy_worst_decile"] = personal.worst_decile(accuracy)
-        return row
+
+    def by_client(self) -> Row:
+        """What only a simulator knows, and no epsilon covers."""
+        if not self.clients:
+            return {}
+        accuracy = np.array([row["accuracy"] for row in self.clients])
+        return {
+            "client_accuracy": float(accuracy.mean()),
+            "client_accuracy_worst_decile": personal.worst_decile(accuracy),
+        }
 
     def table(self) -> Row:
         """In full, without the clients."""
@@ -54,10 +64,9 @@ class Final(NamedTuple):
             {"class": k, "records": n, "accuracy": finite(float(a)), "auc": finite(float(area))}
             for k, (n, a, area) in enumerate(columns)
         ]
-        named = ("balanced_accuracy", "auc", "calibration_error")
-        few = {key: value for key, value in self.summary().items() if key in named}
         bins = list(_bins(self.seen.calibration))
-        return {"accuracy": self.seen.accuracy, **few, "classes": classes, "calibration": bins}
+        few = {"accuracy": self.seen.accuracy, **self.public()}
+        return few | {"classes": classes, "calibration": bins}
 
 
 def score(experiment: Experiment, models: Array, own: Own | None = None) -> Final | None:

@@ -228,7 +228,6 @@ def _train(
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
     with np.errstate(over="ignore", invalid="ignore"), _stop_requests() as stop:
-
         theory = Theory(experiment) if place and config.output.theory else None
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:

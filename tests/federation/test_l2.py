@@ -19,7 +19,9 @@ PENALISED = ("sofim", "fedgd", "fedadam", "fedyogi", "fedfc")
 
 
 def test_without_noise_and_clip_it_is_descent_on_the_penalised_loss(config_of, small):
-    config = config_of(*small, "privacy=none", "strategy=fedgd", "strategy.lr=0.5", "strategy.l2=0.2")
+    config = config_of(
+        *small, "privacy=none", "strategy=fedgd", "strategy.lr=0.5", "strategy.l2=0.2"
+    )
     experiment = prepare(config)
     theta = torch.tensor(experiment.theta, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.SGD([theta], lr=0.5, weight_decay=0.2)  # of torch, not ours

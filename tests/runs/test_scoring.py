@@ -93,6 +93,17 @@ def test_a_sweep_tells_of_its_last_rounds_what_runs_tell(small, tmp_path, strate
         assert result.curve[0]["auc"] is None
 
 
+def test_what_epsilon_covers_holds_no_client_s_score(run):
+    path = run("privacy.noise=exact", "rounds=2")
+    assert "client_accuracy" not in content(path, "summary.json")
+    page = (path / "report.html").read_text()
+    assert "By client" not in page
+    assert "<li><code>clients.json</code>" in page
+    assert len(content(path, "clients.json")) == 4
+    shown = run("rounds=2", name="seeded") / "report.html"
+    assert "By client" in shown.read_text()
+
+
 def test_a_deployment_tells_nothing_of_single_clients(config_of, small):
     experiment = prepare(config_of(*small))
     public = {k: v for k, v in experiment.partition.items() if k != "counts"}
@@ -125,5 +136,3 @@ def test_personal_models_are_scored_together(config_of, small):
     final = score(experiment, models)
     assert final.seen.records.sum() == sum(own.size for own in experiment.own_tests)
     assert final.clients == []  # personal.json has them
-
-

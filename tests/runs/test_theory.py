@@ -287,7 +287,9 @@ def test_what_the_theorems_are_not_about_is_refused(config_of, small, overrides,
 
 
 def test_mapped_records_are_measured_as_they_are_trained_on(measured):
-    _, rows, told = measured("transform=centre", "transform.radius=4", "strategy=fedgd", "strategy.l2=0.1")
+    _, rows, told = measured(
+        "transform=centre", "transform.radius=4", "strategy=fedgd", "strategy.l2=0.1"
+    )
     assert rows[0]["theta_norm"] == 0
     assert told["theorems"][0]["run_over_bound"] < 1
 
