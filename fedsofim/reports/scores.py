@@ -97,7 +97,7 @@ def reliability(scores: Mapping[str, Any]) -> str:
         f'<path d="M{px(0):.1f} {py(0):.1f}L{px(1):.1f} {py(1):.1f}" stroke="{ORANGE}" '
         'stroke-width="2" stroke-dasharray="6 3"/>'
     )
-    told = "confidence, % (darker: more records)"
+    told = "confidence, % (stronger colour: more records)"
     out.append(label((left + width - right) / 2, height - 6, told, "middle"))
     return "".join(out) + "</svg>"
 

@@ -237,8 +237,9 @@ def label(
 def round_ticks(values: Sequence[float], least: float = 0.0) -> list[float]:
     """About five round numbers that span the values, at least `least` apart."""
     low, high = min(values), max(values)
-    span = max((high - low) or abs(high) or 1.0, 4 * least)
+    span = (high - low) or abs(high) or 1.0
     unit = 10 ** math.floor(math.log10(span / 4))
     unit *= next(m for m in (1, 2, 5, 10) if span / 4 <= m * unit * (1 + 1e-9))
+    unit = max(unit, least)
     first, last = math.floor(low / unit + 1e-9), math.ceil((low + span) / unit - 1e-9)
     return [round(i * unit, 12) for i in range(first, max(last, first + 1) + 1)]
