@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from fedsofim.reports.html import table
 from fedsofim.reports.svg import COLOURS, label, opening, strip_plot
 
 BLUE, ORANGE = COLOURS[:2]
@@ -103,18 +104,17 @@ def reliability(scores: Mapping[str, Any]) -> str:
 
 
 def _table(classes: Sequence[Mapping[str, Any]]) -> str:
-    body = "".join(
-        f'<tr><th scope="row">{row["class"]}</th><td>{row["records"]}</td>'
-        f"<td>{_percent(row['accuracy'])}</td><td>{_number(row['auc'])}</td></tr>"
+    rows = [
+        (
+            str(row["class"]),
+            str(row["records"]),
+            _number(row["accuracy"] and 100 * row["accuracy"], 2),
+            _number(row["auc"], 4),
+        )
         for row in classes
-    )
-    head = "".join(
-        f'<th scope="col">{name}</th>' for name in ("class", "test records", "accuracy %", "AUC")
-    )
-    return (
-        '<details><summary>As a table</summary><div class="wide" tabindex="0"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
-    )
+    ]
+    shown = table(("class", "test records", "accuracy %", "AUC"), rows)
+    return f"<details><summary>As a table</summary>{shown}</details>"
 
 
 def _clients(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -129,9 +129,5 @@ def _clients(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

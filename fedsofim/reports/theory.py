@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsofim.core.errors import require
+from fedsofim.reports.html import table
 from fedsofim.reports.svg import Point, label, line_chart, opening, swatch
 from fedsofim.runs.directory import THEORY, Row, RunDir
 
@@ -140,7 +141,7 @@ def _theorems(told: Mapping[str, Any]) -> str:
         "run / bound",
     )
     rows = [_theorem(t) for t in told["theorems"]]
-    return _table(names, rows)
+    return table(names, rows)
 
 
 TERMS = ("coupling", "clipping", "noise", "smoothness")
@@ -156,23 +157,7 @@ def _theorem(t: Mapping[str, Any]) -> list[str]:
 
 def _constants(told: Mapping[str, Any]) -> str:
     rows = [[name, f"{c['value']:.6g}", c["how"]] for name, c in told.get("constants", {}).items()]
-    return _table(("constant", "value", "how"), rows)
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return table(("constant", "value", "how"), rows)
 
 
 def lines(run: Measured) -> list[str]:
