@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class Gradient(Program):
     >>> Gradient().disclosure.releases(70)
     70
     """
+
+    gradients: ClassVar[bool] = True
 
     @property
     def disclosure(self) -> Disclosure:

@@ -47,11 +47,13 @@ class Program(ABC):
         needs: the names that the server must broadcast.
         every_round: whether it works only if each client takes part in every round.
         keeps_models: whether each client has a model of its own.
+        gradients: whether a release is one mean gradient, at the parameters that were broadcast.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"theta"})
     every_round: ClassVar[bool] = False
     keeps_models: ClassVar[bool] = False
+    gradients: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

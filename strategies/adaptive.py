@@ -53,6 +53,11 @@ class FedAdam(Rule):
             require(0 <= beta < 1, f"{name}={beta}: must be at least 0 and below 1")
         require(self.tau > 0, f"tau={self.tau}: must be > 0")
 
+    def describe(self, buffers: AdaptiveBuffers, t: int) -> dict[str, float]:
+        scale = np.sqrt(buffers.v / (1 - self.beta2 ** (t + 1))) + self.tau
+        norm = float(np.linalg.norm(buffers.m))
+        return {"momentum_norm": norm, "condition": float(scale.max() / scale.min())}
+
     def init(self, theta: Array) -> AdaptiveBuffers:
         return AdaptiveBuffers(np.zeros_like(theta), np.zeros_like(theta))
 

@@ -105,6 +105,9 @@ class FedFC(Rule):
     def stages(self) -> tuple[Stage, ...]:
         return (SecondMoment(share=self.setup_share, bound=self.bound, gamma=self.gamma),)
 
+    def describe(self, buffers: FedFCBuffers, t: int) -> dict[str, float]:
+        return {"condition": float(np.linalg.cond(buffers.inverse.astype(np.float64)))}
+
     def init(self, theta: Array) -> FedFCBuffers:
         return FedFCBuffers(np.eye(theta.shape[-1], dtype=theta.dtype))
 

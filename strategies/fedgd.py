@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.rate import Rate
-from fedsofim.strategies.rule import Empty, Rule
+from fedsofim.strategies.rule import Descent, Empty, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,13 @@ class FedGD(Rule):
     """
 
     rate: Rate
+
+    @property
+    def descent(self) -> Descent:
+        return Descent()  # Lemma 4.25
+
+    def describe(self, buffers: Empty, t: int) -> dict[str, float]:
+        return {"condition": 1.0}
 
     def init(self, theta: Array) -> Empty:
         return Empty()

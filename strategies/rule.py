@@ -12,6 +12,22 @@ if TYPE_CHECKING:
     from fedsofim.strategies.stage import Stage
 
 
+class Descent(NamedTuple):
+    """What the paper's analysis of one step (Lemmas 4.16 and 4.25) needs to know of a rule.
+
+    Attributes:
+        rho: the preconditioner's regulariser; 1 without one.
+        beta: decay of the average that the preconditioner is built from.
+        coupled: whether the preconditioner depends on the aggregate that it is applied to.
+        departures: where the rule is not the one that is analysed, in words.
+    """
+
+    rho: float = 1.0
+    beta: float = 0.0
+    coupled: bool = False
+    departures: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
     r"""A server rule: what to do with an aggregate, as pure functions of arrays.
@@ -22,9 +38,12 @@ class Rule(ABC):
 
     Attributes:
         client: the client it goes with if nothing else is said: a name, or a class.
+        l2: the weight of |theta|^2 / 2 in the loss (Remark 4.4). The term is public, so the server
+            adds its gradient, l2 theta, to the aggregate, after clip and noise.
     """
 
     client: ClassVar[str | type] = "gradient"
+    l2: float = 0.0
 
     def broadcast(self, state: "ServerState") -> dict[str, Array]:
         """What every client receives at the beginning of a round, by name."""
@@ -38,6 +57,15 @@ class Rule(ABC):
     def stages(self) -> tuple["Stage", ...]:
         """What clients release before the first round, for this rule; nothing by default."""
         return ()
+
+    @property
+    def descent(self) -> Descent | None:
+        """What the paper proves about its steps, if anything."""
+        return None
+
+    def describe(self, buffers: Any, t: int) -> dict[str, float]:
+        """The buffers after round `t` in a few numbers, for those who look into a simulation."""
+        return {}
 
     @abstractmethod
     def init(self, theta: Array) -> Any:
@@ -96,5 +124,7 @@ def for_raw(theta: Array, shared: Any) -> Array:
 
 def step(rule: Rule, state: ServerState, G: Array, rounds: int) -> ServerState:
     """Apply one aggregate: the state after the round."""
+    if rule.l2:
+        G = G + rule.l2 * state.theta  # Remark 4.4
     buffers, change = rule.update(state.buffers, G, state.t, rounds)
     return state._replace(theta=state.theta - change, buffers=buffers, t=state.t + 1)

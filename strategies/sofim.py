@@ -9,7 +9,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.linalg import rank_one_solve
 from fedsofim.core.rate import Rate
-from fedsofim.strategies.rule import Rule
+from fedsofim.strategies.rule import Descent, Rule
 
 
 class SofimBuffers(NamedTuple):
@@ -64,6 +64,26 @@ class Sofim(Rule):
         require(self.warmup >= 0, f"warmup={self.warmup}: must be >= 0")
         require(self.warm_start >= 0, f"warm_start={self.warm_start}: must be >= 0")
 
+    @property
+    def descent(self) -> Descent:
+        gone = {
+            "the step is H M, not H G (strategy.direction=momentum)": self.direction == "momentum",
+            "there is no preconditioner": not self.precondition,
+            f"the first {self.warmup} steps have no preconditioner": self.warmup > 0,
+            f"the preconditioner fades in over {self.warm_start} rounds": self.warm_start > 0,
+            "M is divided by 1 - beta^(t+1), and so may exceed its bound": self.bias_correction,
+        }
+        departures = tuple(why for why, holds in gone.items() if holds)
+        return Descent(self.rho, self.beta, coupled=True, departures=departures)
+
+    def describe(self, buffers: SofimBuffers, t: int) -> dict[str, float]:
+        M = self._corrected(buffers.M, t)
+        size = float((M.astype(np.float64) ** 2).sum())
+        lam = self._share(t)
+        # Lemma 4.14: H has the eigenvalues 1 / rho and, along M, 1 / (rho + |M|^2).
+        along = (1 - lam) / self.rho + lam / (self.rho + size)
+        return {"momentum_norm": size**0.5, "condition": 1 / (self.rho * along)}
+
     def init(self, theta: Array) -> SofimBuffers:
         return SofimBuffers(np.zeros_like(theta))  # M_{-1} = 0; Algorithm 1, line 2
 
@@ -71,15 +91,24 @@ class Sofim(Rule):
         self, buffers: SofimBuffers, G: Array, t: int, rounds: int
     ) -> tuple[SofimBuffers, Array]:
         M = self.beta * buffers.M + (1 - self.beta) * G  # Algorithm 1, line 12
-        M_hat = M / (1 - self.beta ** (t + 1)) if self.bias_correction else M
+        M_hat = self._corrected(M, t)
         step = self.rate.at(t, rounds) * self._precondition(M_hat, G, t)  # Algorithm 1, line 14
         return SofimBuffers(M), step
+
+    def _corrected(self, M: Array, t: int) -> Array:
+        return M / (1 - self.beta ** (t + 1)) if self.bias_correction else M
+
+    def _share(self, t: int) -> float:
+        """How far the preconditioner has come in, lambda_t."""
+        if not self.precondition or t < self.warmup:
+            return 0.0
+        return min(1.0, t / self.warm_start) if self.warm_start else 1.0
 
     def _precondition(self, M_hat: Array, G: Array, t: int) -> Array:
         if not self.precondition or t < self.warmup:
             return M_hat
         v = M_hat if self.direction == "momentum" else G
         Hv = rank_one_solve(M_hat, self.rho, v)  # Eq. (12); Algorithm 1, line 13
-        lam = min(1.0, t / self.warm_start) if self.warm_start else 1.0
+        lam = self._share(t)
         # Section 3.4.3, "Warm-started preconditioning".
         return Hv if lam == 1.0 else (1 - lam) * v / self.rho + lam * Hv

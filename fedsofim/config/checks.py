@@ -23,6 +23,9 @@ def check(config: "Config") -> None:
     _check_aggregation(config)
     _check_method(config, disclosure)
     _check_start(config, disclosure)
+    _check_l2(config)
+    if config.output.theory:
+        _check_theory(config)
     _check_privacy(config, disclosure)
     if type(config.client) not in CLIENTS.values() and config.private:
         try_out(config.client, config.strategy, config.plan(), disclosure, config.rounds)
@@ -124,6 +127,42 @@ def _check_start(config: "Config", disclosure: Disclosure) -> None:
         config.transform.maps and config.model.linear,
         "start=ridge: reads centred records; use transform=private, centre or public, and "
         "model=head",
+    )
+
+
+def _check_l2(config: "Config") -> None:
+    """Whether the server can add the gradient of a penalty to what it aggregates."""
+    l2, name, how = config.strategy.l2, config.strategy_name, config.transform.name
+    require(0 <= l2 < math.inf, f"strategy.l2={l2}: must be a finite number >= 0")
+    require(
+        not l2 or config.client.gradients,
+        f"strategy.l2={l2}: the clients of strategy={name} do not send one gradient at the "
+        "server's parameters, to which its own could be added; use sofim, fedgd, fedadam, fedyogi "
+        "or fedfc",
+    )
+    require(
+        not l2 or config.transform.maps or how == "none",
+        f"strategy.l2={l2}: transform={how} changes gradients before the clip, and so would have "
+        "to change that of the penalty; use transform=none",
+    )
+
+
+def _check_theory(config: "Config") -> None:
+    """Whether the paper's analysis says something about this run."""
+    told, name = "output.theory=true", config.strategy_name
+    require(config.model.linear, f"{told}: the constants are known for model=head alone")
+    require(
+        config.client.gradients,
+        f"{told}: the theorems are about one clipped gradient a client, which those of strategy="
+        f"{name} do not send; use sofim or fedgd",
+    )
+    require(
+        config.aggregation in ("uniform", "size"),
+        f"{told}: the theorems are about means; use aggregation=uniform or size",
+    )
+    require(
+        config.transform.maps or config.transform.name == "none",
+        f"{told}: transform={config.transform.name} changes gradients before the clip; use none",
     )
 
 

@@ -91,12 +91,16 @@ class Output:
         checkpoint_every: rounds between checkpoints.
         counts: whether a simulation draws each client's exact class counts, in the report and in
             `partition.svg` and `.csv`. No epsilon covers them.
+        theory: whether a simulation measures the quantities of the paper's theorems in every round,
+            in `theory.jsonl` and `theory.json`. It reads records without clip and noise: not
+            private, and refused in a deployment.
     """
 
     dir: str | None = None
     root: str = "outputs"
     checkpoint_every: int = 10
     counts: bool = False
+    theory: bool = False
 
     def __post_init__(self) -> None:
         require(

@@ -42,6 +42,11 @@ def prepare(
         roster: the owners.
         record: what the run recorded about them when it began; empty for a new one.
     """
+    require(
+        not config.output.theory,
+        "output.theory=true: reads records without clip and noise, which here are their owners'; "
+        "it is for simulations",
+    )
     # From here on it is settled, whatever owners that come later say.
     roster.features, roster.classes = features, _ = roster.shape()
     if test is None:

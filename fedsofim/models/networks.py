@@ -167,7 +167,7 @@ class DeepRecords:
         """The class of each record, `(N,)`."""
         return self.y.numpy()
 
-    def part(self, which: slice) -> "DeepRecords":
+    def part(self, which: slice | Array) -> "DeepRecords":
         """Some of the records."""
         return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
 
@@ -232,6 +232,10 @@ class DeepRecords:
                 sum_ += torch.tensordot(weight, g, dims=1)
         flat = torch.cat([sum_.reshape(-1) for sum_ in total])
         return flat.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
+
+    def logits(self, theta: Array) -> Array:
+        """The network's outputs, `(N, K)`."""
+        return torch.cat([self.network.logits(theta, b.x) for b in self.batches()]).numpy()
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy."""

@@ -44,8 +44,8 @@ class Records(Protocol):
     def labels(self) -> Array:
         """The class of each record, `(N,)`. Not private: for a test set."""
 
-    def part(self, which: slice) -> Self:
-        """Some of the records."""
+    def part(self, which: slice | Array) -> Self:
+        """Some of the records: a slice of them, or those with these numbers."""
 
     def with_transform(self, factors: Factors) -> Self:
         """The same records, whose gradients are transformed before they are clipped."""
@@ -59,6 +59,9 @@ class Records(Protocol):
 
     def unit(self, clip: Scale) -> float:
         """What 1 stands for in an exact gradient sum at that clip; no record decides it."""
+
+    def logits(self, theta: Array) -> Array:
+        """The model's outputs before the softmax, `(N, K)`."""
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedsofim.reports.curves import Curve, is_sweep, places, read, unscored
+from fedsofim.reports.html import table
 from fedsofim.reports.run_page import SIMULATOR, STYLE, heat_map_of
 from fedsofim.reports.svg import Point, line_chart, strip_plot, swatch
 from fedsofim.studies.sweep import Sweep
@@ -178,7 +179,7 @@ def _charges(curves: Sequence[Curve]) -> str:
         cells = (f"{c['releases']:g}", clip, f"{c['noise_std']:.4g}", c["trust"], spent)
         rows[curve.label, cells] = (curve.label, *cells)
     header = ("setting", "releases", "clip", "noise std", "trust", "epsilon, delta")
-    shown = _table(header, list(rows.values()))
+    shown = table(header, list(rows.values()))
     if len(rows) > 3 * DRAWN:
         shown = f"<details><summary>{len(rows)} settings and budgets</summary>{shown}</details>"
     told = (
@@ -215,20 +216,6 @@ def _commands(paths: Sequence[Path]) -> str:
     if not lines:
         return ""
     return f"<section><h2>To repeat</h2><pre>{escape(chr(10).join(lines))}</pre></section>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in header)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
 
 
 def write(paths: Sequence[Path], out: Path, *, counts: bool = False) -> None:

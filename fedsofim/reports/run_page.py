@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from fedsofim.reports import theory
+from fedsofim.reports.scores import section
 from fedsofim.reports.svg import Point, heat_map, line_chart, strip_plot
 from fedsofim.runs.directory import RunDir
 
@@ -46,11 +48,14 @@ NOT_PRIVATE = {
     "partition.json": "each client's exact class counts",
     "partition.csv": "the same",
     "partition.svg": "the same",
+    "clients.json": "how well each client's classes are served",
+    "theory.json": "what the records' own gradients say of the paper's bounds",
+    "theory.jsonl": "the same, of every round",
     "personal.json": "each client's score on its own test records",
     "personal.npz": "each client's own model, which stays with the client in a deployment",
     "checkpoint.npz": "what clients remember, and for some methods the noise itself",
     "config.yaml": "the seed, from which a simulation's noise follows",
-    "summary.json": "the same, as this page",
+    "summary.json": "the same, as this page, and the clients' accuracies",
 }
 
 
@@ -67,16 +72,20 @@ def page_of(place: RunDir) -> str:
     partition = values("partition.json")
     simulated = "counts" in partition  # in a deployment class counts stay with their owners
     shown = simulated and place.config()["output"].get("counts")
+    summary = values("summary.json")
+    clients = (values("clients.json") if "client_accuracy" in summary else None) or ()
     kept = [name for name in NOT_PRIVATE if simulated and (place.path / name).is_file()]
     return render(
         text("config.yaml"),
-        values("summary.json"),
+        summary,
         place.metrics(),
         heat_map_of(partition) if shown else "",
         values("personal.json") or (),
         text("command.txt"),
         audit=values("audit.json"),
         not_private=kept,
+        scores=section(values("scores.json"), clients)
+        + theory.section(theory.read(place.path) if kept and values("theory.json") else None),
     )
 
 
@@ -90,6 +99,7 @@ def render(
     *,
     audit: Mapping[str, Any] | None = None,
     not_private: Sequence[str] = (),
+    scores: str = "",
 ) -> str:
     """The page of one run.
 
@@ -102,6 +112,7 @@ def render(
         command: what would start the same run again.
         audit: what `fedsofim audit` found, if it was asked.
         not_private: the files beside the page that no epsilon covers.
+        scores: the sections about the final model and the theory, as HTML.
     """
     title = f"{summary['strategy']} on {summary['dataset']}"
     items = "".join(
@@ -116,7 +127,8 @@ def render(
         f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f'<p class="lead">{_promise(summary)}</p>{warning}'
         f'<div class="charts">{_charts(rows)}</div><h2>Summary</h2><table>{items}</table>'
-        f"{_audit(audit)}{_personal(str(summary['strategy']), personal)}{_holdings(partition)}"
+        f"{scores}{_audit(audit)}{_personal(str(summary['strategy']), personal)}"
+        f"{_holdings(partition)}"
         f"{told}{_repeat(command)}<h2>Config</h2><pre>{escape(config)}</pre></main></body></html>\n"
     )
 

@@ -63,6 +63,7 @@ class _Frame(NamedTuple):
     right: int = 14
     top: int = 34
     bottom: int = 42
+    log_y: bool = False
 
     def place(self, x: float, y: float) -> Point:
         """The point's place in pixels."""
@@ -79,11 +80,12 @@ class _Frame(NamedTuple):
         for tick in self.ys:
             y = self.place(1.0, tick).y
             out.append(f'<path d="M{self.left} {y:.1f}H{edge}" class="grid"/>')
-            out.append(_text(self.left - 6, y + 4, f"{tick:g}", "end"))
+            told = f"1e{tick:g}" if self.log_y else f"{tick:g}"
+            out.append(label(self.left - 6, y + 4, told, "end"))
         under = self.height - self.bottom + 16
         for tick in self.xs:
-            out.append(_text(self.place(tick, self.ys[0]).x, under, f"{tick:g}", "middle"))
-        return [*out, _text((self.left + edge) / 2, self.height - 6, x, "middle")]
+            out.append(label(self.place(tick, self.ys[0]).x, under, f"{tick:g}", "middle"))
+        return [*out, label((self.left + edge) / 2, self.height - 6, x, "middle")]
 
 
 def line_chart(
@@ -92,21 +94,26 @@ def line_chart(
     title: str,
     x: str,
     log_x: bool = False,
+    log_y: bool = False,
     width: int = 560,
     height: int = 320,
 ) -> str:
     """A line, and a band where it has one, for each series; the legend is the caller's."""
     drawn = {k: [p for p in line if math.isfinite(p.y)] for k, line in series.items()}
+    if log_y:  # without bands, which would be lopsided
+        drawn = {
+            k: [Point(p.x, math.log10(p.y)) for p in line if p.y > 0] for k, line in drawn.items()
+        }
     points = [p for line in drawn.values() for p in line]
     if not points:
         return ""
     xs = sorted({p.x for p in points})
     low, high = (math.log10(v) if log_x else v for v in (xs[0], xs[-1]))
     if not log_x:
-        xs = [tick for tick in _ticks([low, high]) if low <= tick <= high]
-    ys = _ticks([p.y + s * p.band for p in points for s in (-1, 1)])
-    frame = _Frame(low, high, xs, ys, log_x, width, height)
-    out = [_open(width, height, title), _text(frame.left, 18, title, weight=600), *frame.axes(x)]
+        xs = [tick for tick in round_ticks([low, high]) if low <= tick <= high]
+    ys = round_ticks([p.y + s * p.band for p in points for s in (-1, 1)], 1 if log_y else 0)
+    frame = _Frame(low, high, xs, ys, log_x, width, height, log_y=log_y)
+    out = [opening(width, height, title), label(frame.left, 18, title, weight=600), *frame.axes(x)]
     for i, line in enumerate(drawn.values()):
         if any(p.band for p in line):
             out.append(_band(frame, line, style(i).colour))
@@ -152,20 +159,20 @@ def heat_map(counts: Sequence[Sequence[int]], *, title: str, rows: str, columns:
     width = left + cell_w * len(counts[0]) + 8
     height = top + cell_h * len(counts) + 8
     largest = max(max(row) for row in counts) or 1
-    out = [_open(width, height, title), _text(8, 18, title, weight=600)]
-    out.append(_text(8, top - 8, rows))
+    out = [opening(width, height, title), label(8, 18, title, weight=600)]
+    out.append(label(8, top - 8, rows))
     for k in range(len(counts[0])):
-        out.append(_text(left + cell_w * (k + 0.5), top - 8, f"{columns} {k}"[-8:], "middle"))
+        out.append(label(left + cell_w * (k + 0.5), top - 8, f"{columns} {k}"[-8:], "middle"))
     for i, row in enumerate(counts):
         y = top + cell_h * i
-        out.append(_text(left - 8, y + 14, str(i), "end"))
+        out.append(label(left - 8, y + 14, str(i), "end"))
         for k, count in enumerate(row):
             depth = math.sqrt(count / largest)
             colour = f"hsl(199 70% {97 - 62 * depth:.0f}%)"
             box = f'width="{cell_w - 2}" height="{cell_h - 2}"'
             out.append(f'<rect x="{left + cell_w * k + 1}" y="{y + 1}" {box} fill="{colour}"/>')
             ink = "#fff" if depth > 0.65 else "#333"
-            out.append(_text(left + cell_w * (k + 0.5), y + 14, str(count), "middle", ink))
+            out.append(label(left + cell_w * (k + 0.5), y + 14, str(count), "middle", ink))
     return "".join(out) + "</svg>"
 
 
@@ -178,19 +185,19 @@ def strip_plot(
     if not values:
         return ""
     height = top + row * len(groups) + bottom
-    ticks = _ticks(values)
+    ticks = round_ticks(values)
 
     def px(value: float) -> float:
         return left + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (width - left - right)
 
-    out = [_open(width, height, title), _text(left, 18, title, weight=600)]
+    out = [opening(width, height, title), label(left, 18, title, weight=600)]
     for tick in ticks:
         out.append(f'<path d="M{px(tick):.1f} {top}V{height - bottom}" class="grid"/>')
-        out.append(_text(px(tick), height - bottom + 16, f"{tick:g}", anchor="middle"))
-    out.append(_text((left + width - right) / 2, height - 6, x, anchor="middle"))
+        out.append(label(px(tick), height - bottom + 16, f"{tick:g}", anchor="middle"))
+    out.append(label((left + width - right) / 2, height - 6, x, anchor="middle"))
     for i, (name, group) in enumerate(groups.items()):
         middle, colour = top + row * (i + 0.5), COLOURS[i % len(COLOURS)]
-        out.append(_text(left - 8, middle + 4, name, "end"))
+        out.append(label(left - 8, middle + 4, name, "end"))
         finite = [v for v in group if math.isfinite(v)]
         for j, value in enumerate(finite):
             y = middle + 14 * ((j * 0.618034) % 1 - 0.5)  # spread evenly, so that dots stay apart
@@ -206,7 +213,8 @@ def strip_plot(
     return "".join(out) + "</svg>"
 
 
-def _open(width: float, height: float, title: str) -> str:
+def opening(width: float, height: float, title: str) -> str:
+    """The beginning of a picture that screen readers call by its title."""
     css = (
         "text{font:12px system-ui,sans-serif;fill:currentColor}.grid{stroke:currentColor;"
         "stroke-opacity:.15}"
@@ -217,19 +225,21 @@ def _open(width: float, height: float, title: str) -> str:
     )
 
 
-def _text(
+def label(
     x: float, y: float, text: str, anchor: str = "start", fill: str = "", weight: int = 400
 ) -> str:
+    """A line of text."""
     css = f"fill:{fill};" * bool(fill) + f"font-weight:{weight}" * (weight != 400)
     style = f' style="{css}"' if css else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{style}>{escape(text)}</text>'
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
-    """About five round numbers that span the values."""
+def round_ticks(values: Sequence[float], least: float = 0.0) -> list[float]:
+    """About five round numbers that span the values, at least `least` apart."""
     low, high = min(values), max(values)
     span = (high - low) or abs(high) or 1.0
     unit = 10 ** math.floor(math.log10(span / 4))
     unit *= next(m for m in (1, 2, 5, 10) if span / 4 <= m * unit * (1 + 1e-9))
+    unit = max(unit, least)
     first, last = math.floor(low / unit + 1e-9), math.ceil((low + span) / unit - 1e-9)
     return [round(i * unit, 12) for i in range(first, max(last, first + 1) + 1)]

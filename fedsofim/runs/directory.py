@@ -28,6 +28,7 @@ from fedsofim.transforms.stages import Geometry
 
 Row = dict[str, Any]
 AVERAGE = "server.average."
+THEORY = "theory.jsonl"  # what a simulator measured of every round, if it was asked to
 
 
 def _record_like(saved: Mapping[str, Any]) -> Record:
@@ -119,22 +120,27 @@ class RunDir:
         require(isinstance(values, dict), f"{self.path / 'config.yaml'}: not a config")
         return dict(values)
 
-    def append(self, row: Row) -> None:
-        """Add one row to the metrics."""
-        path, line = self.path / "metrics.jsonl", (json.dumps(row, allow_nan=False) + "\n").encode()
+    def append(self, row: Row, name: str = "metrics.jsonl") -> None:
+        """Add one row to the metrics, or to another file of rows."""
+        path, line = self.path / name, (json.dumps(row, allow_nan=False) + "\n").encode()
         with naming(path), open(path, "ab", buffering=0) as file:
             while line:  # a disk that is nearly full takes a part, and only then says so
                 line = line[file.write(line) :]
 
     def metrics(self, rounds: int | None = None) -> list[Row]:
         """The rows of the first `rounds` rounds, of all by default."""
+        return self.rows("metrics.jsonl")[:rounds]
+
+    def rows(self, name: str) -> list[Row]:
+        """The rows of a file that grows by lines; none if it is not there."""
         rows: list[Row] = []
-        for line in (self.path / "metrics.jsonl").read_text().splitlines():
+        file = self.path / name
+        for line in file.read_text().splitlines() if file.is_file() else []:
             try:
                 rows.append(json.loads(line))
             except ValueError:
                 break  # a line cut short by a crash; the checkpoint is older
-        return rows[:rounds]
+        return rows
 
     def checkpoint(self, state: RunState) -> None:
         """Save all that the run knows."""
@@ -174,14 +180,19 @@ class RunDir:
             raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
 
     def rewind(self, rounds: int) -> None:
-        """Drop metrics rows beyond the first `rounds` rounds."""
+        """Drop rows beyond the first `rounds` rounds, of the metrics and of what else has rows."""
         rows = self.metrics(rounds)
         require(
             [row.get("round") for row in rows] == list(range(1, rounds + 1)),
             f"{self.path / 'metrics.jsonl'}: damaged (it should begin with rounds 1 to {rounds})",
         )
+        self._write_rows("metrics.jsonl", rows)
+        if theory := self.rows(THEORY):
+            self._write_rows(THEORY, [row for row in theory if row["round"] <= rounds])
+
+    def _write_rows(self, name: str, rows: list[Row]) -> None:
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-        self.write("metrics.jsonl", lines.encode())
+        self.write(name, lines.encode())
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from fedsofim.clients.program import mapped
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.metrics import Metric
+from fedsofim.models.records import Records
+from fedsofim.models.scores import judge
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, finite
 from fedsofim.runs.experiment import Experiment, RunState
@@ -30,7 +32,7 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     if experiment.own_tests:
         scores = personal.summarise(personal_scores(experiment, state))
     elif experiment.test.size and not config.client.keeps_models:
-        scores = dict(zip(("accuracy", "loss"), experiment.test.evaluate(raw), strict=True))
+        scores = judged(experiment.test, raw)
     row: Row = {
         "round": t,
         **scores,
@@ -45,6 +47,17 @@ def measure(experiment: Experiment, state: RunState, G: Array | None, seconds: f
     taken = ", ".join(row.keys() & extra.keys())
     require(not taken, f"metric={config.metric.name}: {taken} is measured already; use other names")
     return row | extra
+
+
+def judged(test: Records, theta: Array) -> Row:
+    """What every round is told of the model on a test set."""
+    seen = judge(test.logits(theta), test.labels)
+    return {
+        "accuracy": seen.accuracy,
+        "loss": seen.loss,
+        "balanced_accuracy": seen.balanced_accuracy,
+        "calibration_error": finite(seen.calibration.error),
+    }
 
 
 def extra_scores(experiment: Experiment, state: RunState) -> Row:
@@ -78,6 +91,13 @@ def personal_models(experiment: Experiment, state: RunState) -> Array:
     program, server = experiment.config.client, state.server
     clients = mapped(experiment.clients, server.shared)
     return for_raw(program.personal(server.theta, clients, state.clients), server.shared)
+
+
+def final_models(experiment: Experiment, state: RunState) -> Array:
+    """What is scored in the end: the server's model, or each client's own where it has a test."""
+    if experiment.own_tests:
+        return personal_models(experiment, state)
+    return model_of(state.server)
 
 
 def personal_scores(experiment: Experiment, state: RunState) -> personal.Scores:

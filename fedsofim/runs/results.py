@@ -1,21 +1,24 @@
 """What a finished run leaves: its summary, its model, and its page."""
 
+from fedsofim.config.schema import Config
 from fedsofim.reports import card, run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
 from fedsofim.runs.experiment import Experiment, RunState
 from fedsofim.runs.record import Released
+from fedsofim.runs.scoring import Final
 from fedsofim.strategies.average import model_of
 
 
-def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
+def summarise(experiment: Experiment, state: RunState, last: Row, final: Final | None) -> Row:
     """A run in a few numbers; what was spent is what was released, not what was planned.
 
     Args:
         experiment: the run.
         state: after its last round.
         last: the last round's row.
+        final: the scores of the final model, if there is a test set.
     """
     config, plan, released = experiment.config, experiment.plan, state.record.released
     summary: Row = {
@@ -26,6 +29,8 @@ def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
         "accuracy": last["accuracy"],
         "loss": last["loss"],
         **{key: value for key, value in last.items() if key.startswith("accuracy_")},
+        **(final.public() if final else {}),
+        **(final.by_client() if final and shows_clients(config) else {}),
         **{key: last[key] for key in extra_scores(experiment, state) if key in last},
         "epsilon": last["epsilon"],
         "delta": plan.delta if config.private else None,
@@ -46,6 +51,14 @@ def summarise(experiment: Experiment, state: RunState, last: Row) -> Row:
     return summary | {"phases": told} if told else summary
 
 
+def shows_clients(config: Config) -> bool:
+    """Whether summary and page tell how well each client's classes are served.
+
+    With exact noise they may be shared, as epsilon covers them: `clients.json` alone then has it.
+    """
+    return config.privacy.noise == "seeded" or config.output.counts
+
+
 def phases(released: Released, rounds: int) -> str:
     """Which rounds used which noise, where it changed in the course of a run; else empty."""
     rows = [
@@ -62,9 +75,15 @@ def phases(released: Released, rounds: int) -> str:
     )
 
 
-def write_results(experiment: Experiment, state: RunState, place: RunDir, summary: Row) -> None:
-    """Write the model, each client's own where it has one, the summary, the page and the card."""
+def write_results(
+    experiment: Experiment, state: RunState, place: RunDir, summary: Row, final: Final | None
+) -> None:
+    """Write the model, each client's own where it has one, scores, summary, page and card."""
     place.write_arrays("model.npz", theta=model_of(state.server))
+    if final:
+        place.write_json("scores.json", final.table())
+        if final.clients:
+            place.write_json("clients.json", final.clients)
     if experiment.own_tests:
         scores = personal_scores(experiment, state)
         own = personal.table(scores, experiment.partition, experiment.own_tests)

@@ -23,14 +23,17 @@ from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
-from fedsofim.runs.directory import Row, RunDir, keeping
-from fedsofim.runs.evaluation import measure
+from fedsofim.runs.directory import THEORY, Row, RunDir, keeping
+from fedsofim.runs.evaluation import final_models, measure
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare, takes_pixels
 from fedsofim.runs.extension import changed, extended, with_noise
 from fedsofim.runs.observer import Observer
 from fedsofim.runs.probes import with_probes
 from fedsofim.runs.record import require_terms, terms_of
 from fedsofim.runs.results import summarise, write_results
+from fedsofim.runs.scoring import score
+from fedsofim.runs.theorems import conclude
+from fedsofim.runs.theory import Theory
 
 
 class Trained(NamedTuple):
@@ -181,6 +184,10 @@ def train(
         Stopped: Ctrl-C or SIGTERM came; the run stopped after the round that was under way.
     """
     config, observer = experiment.config, observer or Observer()
+    require(
+        place is not None or not config.output.theory,
+        "output.theory=true: is written to the run's directory; name one",
+    )
     promise = state.record.epsilon(config, experiment.plan, config.rounds)
     if place and config.output.counts and "counts" in experiment.partition:
         place.write("partition.svg", heat_map_of(experiment.partition).encode())
@@ -198,9 +205,13 @@ def train(
 def finish(experiment: Experiment, state: RunState, place: RunDir | None, rows: list[Row]) -> Row:
     """The summary of a run, written with all else that a finished run leaves."""
     require(bool(rows), "no round was completed")
-    summary = summarise(experiment, state, rows[-1])
+    final = score(experiment, final_models(experiment, state))
+    summary = summarise(experiment, state, rows[-1], final)
     if place:
-        write_results(experiment, state, place, summary)
+        if experiment.config.output.theory:
+            told = conclude(Theory(experiment), place.rows(THEORY), state.server)
+            place.write_json("theory.json", told)
+        write_results(experiment, state, place, summary, final)
     return summary
 
 
@@ -220,6 +231,7 @@ def _train(
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
     quietly = np.errstate(over="ignore", invalid="ignore")
     with quietly, _stop_requests() as stop, keeping(place):
+        theory = Theory(experiment) if place and config.output.theory else None
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
             nonlocal latest, saved
@@ -229,6 +241,8 @@ def _train(
                 rows.append(measure(experiment, now, G, seconds) | notes)
                 if place:
                     place.append(rows[-1])
+                if place and theory and G is not None:
+                    place.append(theory.row(latest.server, now.server, G), THEORY)
                 observer.round(rows[-1])
             latest = now
             if place and (t <= 0 or stop.requested or t % experiment.checkpoint_every == 0):

@@ -13,8 +13,9 @@ from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row
-from fedsofim.runs.evaluation import noise_norm
+from fedsofim.runs.evaluation import judged, noise_norm
 from fedsofim.runs.experiment import Experiment, prepare
+from fedsofim.runs.scoring import Own, own_tests, score
 from fedsofim.strategies.average import model_of
 from fedsofim.strategies.rule import ServerState, for_raw
 from fedsofim.studies.processes import each
@@ -22,6 +23,17 @@ from fedsofim.studies.processes import each
 # Heads in one stack: enough that the data's way through the cache is paid for many times over,
 # few enough that a chunk's logits stay in it.
 STACK = 64
+# What a recorded round tells. The area under the curve and, for one model, the clients' accuracies
+# are those after the last.
+SCORES = (
+    "accuracy",
+    "loss",
+    "balanced_accuracy",
+    "auc",
+    "calibration_error",
+    "client_accuracy",
+    "client_accuracy_worst_decile",
+)
 
 
 class Result(NamedTuple):
@@ -93,18 +105,18 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
     base = _load(first)._replace(config=first)
     experiments = [base._replace(config=c, plan=c.plan()) for c in configs]
     curves: list[list[Row]] = [[] for _ in configs]
+    own = own_tests(base)
 
     def on_round(servers: list[ServerState], memory: Any, Gs: Array) -> None:
         t = servers[0].t
         if t % every and t != first.rounds:
             return
-        scores = _scores(base, servers, memory)
-        for curve, one, G, (accuracy, loss) in zip(curves, experiments, Gs, scores, strict=True):
+        models = _models(base, servers, memory)
+        for curve, one, G, model in zip(curves, experiments, Gs, models, strict=True):
             curve.append(
                 {
                     "round": t,
-                    "accuracy": accuracy,
-                    "loss": loss,
+                    **_scores(one, model, own if t == first.rounds else None),
                     "epsilon": one.config.epsilon(t),
                     "gradient_norm": float(np.linalg.norm(G)),
                     "noise_norm": noise_norm(one, t - 1),
@@ -119,18 +131,25 @@ def _run_stack(configs: Sequence[Config], indices: Sequence[int], every: int) ->
     ]
 
 
-def _scores(
-    base: Experiment, servers: Sequence[ServerState], memory: Any
-) -> list[tuple[float, float]]:
-    """Accuracy and loss of each head of a stack; of the mean client where each has its own."""
+def _models(base: Experiment, servers: Sequence[ServerState], memory: Any) -> Iterable[Array]:
+    """What each head of a stack is scored with: its model, or its clients' own."""
     if not base.own_tests:
-        return [base.test.evaluate(model_of(server)) for server in servers]
+        return [model_of(server) for server in servers]
     shared = servers[0].shared
     clients = mapped(base.clients, shared)
     thetas = np.stack([server.theta for server in servers])
     models = for_raw(base.config.client.personal(thetas, clients, memory), shared)
-    means = (
-        personal.summarise(personal.score(models[:, s], base.own_tests))
-        for s in range(len(servers))
-    )
-    return [(mean["accuracy"], mean["loss"]) for mean in means]
+    return np.moveaxis(models, 1, 0)
+
+
+def _scores(experiment: Experiment, models: Array, own: Own | None) -> Row:
+    """The scores of one head of a stack; `own` is given after the last round, for all of them."""
+    final = None if own is None else score(experiment, models, own)
+    told: Row = final.summary() if final else {}
+    if experiment.own_tests:
+        mean = personal.summarise(personal.score(models, experiment.own_tests))
+        worst = mean.pop("accuracy_worst_decile")
+        told |= {"client_accuracy": mean["accuracy"], "client_accuracy_worst_decile": worst, **mean}
+    else:
+        told |= judged(experiment.test, models)
+    return {name: told.get(name) for name in SCORES}

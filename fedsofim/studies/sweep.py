@@ -43,8 +43,11 @@ class Sweep(NamedTuple):
         """Make the directory, or continue what was begun there; mistakes come before any work."""
         sweep = cls(path, list(overrides), list(compose_many(expand(overrides))))
         for one in sweep.values:
-            engine = parse(one).engine.name
+            config = parse(one)
+            engine = config.engine.name
             require(engine == "local", f"engine={engine}: a sweep needs engine=local")
+            told = "output.theory=true: a sweep stacks runs; measure one with 'fedsofim run'"
+            require(not config.output.theory, told)
         if (path / "sweep.json").is_file():
             begun = cls.open(path)
             require(

@@ -117,7 +117,8 @@ def test_an_interrupted_sweep_continues_to_the_same_tables(small, tmp_path):
     rows = Sweep.begin(tmp_path / "cut", overrides).run(1, lambda done, total: shown.append(done))
     assert shown[0] == 2  # what was done is not done again
     assert shown[-1] == 6
-    strip = lambda row: {k: v for k, v in row.items() if k != "loss"}  # noqa: E731
+    rounded = ("loss", "calibration_error")  # a stack of another size blocks its products otherwise
+    strip = lambda row: {k: v for k, v in row.items() if k not in rounded}  # noqa: E731
     assert [strip(row) for row in rows] == [strip(row) for row in whole]
     table = list(csv.DictReader((tmp_path / "cut" / "results.csv").open()))
     parquet = pyarrow.parquet.read_table(tmp_path / "cut" / "results.parquet").to_pylist()
