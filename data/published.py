@@ -1,14 +1,14 @@
 """The division of records that the paper's Appendix I prints, client by client."""
 
 import csv
-from dataclasses import dataclass
 
 import numpy as np
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.shipped import shipped
-from fedsofim.data.partition import Division
+
+NAMES = ("cifar10", "pathmnist")
 
 
 def published_counts(dataset: str) -> Array:
@@ -19,28 +19,25 @@ def published_counts(dataset: str) -> Array:
     return np.array([[int(row[key]) for key in classes] for row in rows])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published(Division):
-    """As many records of each class as the paper's clients hold; the seed says which ones.
+def published_owners(labels: Array, classes: int, clients: int, order: Array) -> Array:
+    """The client of each record, `(N,)`: as many of each class as the paper's clients hold.
 
-    It is for CIFAR-10 and PathMNIST: `partition=fedsofim.data.published:Published`.
+    Args:
+        labels: of all records, `(N,)`.
+        classes: how many classes there are.
+        clients: how many clients.
+        order: the records in the order in which they are given away.
     """
-
-    clients: int = 20
-
-    def owners(
-        self, labels: Array, classes: int, rng: np.random.Generator, client_id: Array | None
-    ) -> Array:
-        sizes = np.bincount(labels, minlength=classes)
-        tables = (published_counts(name) for name in ("cifar10", "pathmnist"))
-        counts = next((c for c in tables if np.array_equal(c.sum(axis=0), sizes)), None)
-        require(
-            counts is not None and self.clients == len(counts),
-            "partition: the paper's counts are of 20 clients, and of all training records of "
-            "CIFAR-10 or PathMNIST",
-        )
-        assert counts is not None
-        owner, order = np.empty(len(labels), np.intp), rng.permutation(len(labels))
-        for k in range(classes):
-            owner[order[labels[order] == k]] = np.repeat(np.arange(self.clients), counts[:, k])
-        return owner
+    sizes = np.bincount(labels, minlength=classes)
+    tables = (published_counts(name) for name in NAMES)
+    counts = next((c for c in tables if np.array_equal(c.sum(axis=0), sizes)), None)
+    require(
+        counts is not None and clients == len(counts),
+        "partition=published: the paper's counts are of 20 clients, and of all training records of "
+        "CIFAR-10 or PathMNIST",
+    )
+    assert counts is not None
+    owner = np.empty(len(labels), np.intp)
+    for k in range(classes):
+        owner[order[labels[order] == k]] = np.repeat(np.arange(clients), counts[:, k])
+    return owner

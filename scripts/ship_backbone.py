@@ -19,6 +19,7 @@ import io
 import lzma
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 MANTISSA = 5  # bits of a weight's mantissa that are kept
 STEPS = 63  # of a column of features, from its least to its largest value
 SHARD, BATCH = 4096, 256
+PROBES = FeaturesConfig().probes
 # LZMA, told that the data come in pairs of bytes.
 XZ = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 1, "pb": 1}]
 
@@ -90,8 +92,6 @@ def accuracy(network: Backbone, features: np.ndarray, labels: np.ndarray) -> flo
 
 def save_small(file: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write a `.npz` as small as zip files get: LZMA, columns of features one after the other."""
-    import zipfile
-
     with whole(file) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_LZMA) as archive:
         for name, array in arrays.items():
             value = np.asfortranarray(array) if name.endswith("_x") else array
@@ -118,7 +118,7 @@ class Maker:
         return Extraction(
             dataset=DatasetConfig(name=dataset, root=str(self.images)),
             backbone=BackboneConfig(name=self.name, weights=str(self.weights)),
-            features=FeaturesConfig(precision="uint8", cache=str(self.work)),
+            features=FeaturesConfig(precision="uint8", probes=PROBES, cache=str(self.work)),
         )
 
     def public(self) -> None:
@@ -138,18 +138,18 @@ class Maker:
             parts = shards(self.network, split, self.work / f"{dataset}-{name}", told)
             arrays[f"{name}_x"] = np.concatenate([*parts])
             arrays[f"{name}_y"] = smallest(split.labels)
-        arrays["probe_x"] = self.probes(made.features.probes)
+        arrays["probe_x"] = self.probes()
         file = self.out / "embedded" / f"{dataset}-{self.name}.npz"
         save_small(file, npz.seal(quantise(arrays, STEPS), provenance(found, images.classes)))
         zeros = float((arrays["train_x"] == 0).mean())
         print(f"{file}: {file.stat().st_size / 1e6:.2f} MB, {100 * zeros:.1f} % zeros", flush=True)
 
-    def probes(self, count: int) -> np.ndarray:
+    def probes(self) -> np.ndarray:
         """The features of pink-noise images, from the folder where they are."""
         file = self.work / "probes.npy"
         if not file.is_file():
             with whole(file) as draft, open(draft, "wb") as stream:
-                np.save(stream, probe_features(self.network, count))
+                np.save(stream, probe_features(self.network, PROBES))
         return np.load(file)
 
 

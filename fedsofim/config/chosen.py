@@ -1,7 +1,7 @@
 """The settings that `fedsofim tune` chose: the user's own first, then those that are shipped.
 
-They are kept by data set, backbone and strategy. Data of the user's own is known by its content, so settings
-that were chosen on a file are found again when it is moved, and not when it is changed.
+They are kept by data set, backbone and strategy. Data of the user's own is known by its content, so
+settings that were chosen on a file are found again when it is moved, and not when it is changed.
 """
 
 import hashlib

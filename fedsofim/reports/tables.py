@@ -38,7 +38,7 @@ def score(accuracies: Sequence[float]) -> Score:
 
 @cache
 def paper(name: str) -> list[dict[str, str]]:
-    """The rows of a file of the paper's results: accuracy, ablation, runtime, mcnemar, …"""
+    """The rows of a file of the paper's results: accuracy, mcnemar and others."""
     with open(PAPER / f"{name}.csv") as file:
         return list(csv.DictReader(file))
 

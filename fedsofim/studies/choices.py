@@ -98,7 +98,7 @@ CHOICES = (
         "1, 5, 5, 5 (code, Table 7)",
         "1 (5.1: only FedAvg and SCAFFOLD have more)",
         "DP-AdaFedProx",
-        {e: "client.steps=1" for e in (1.0, 5.0, 10.0)},
+        dict.fromkeys((1.0, 5.0, 10.0), "client.steps=1"),
     ),
     Choice(
         "the smallest client of a Dirichlet draw, DP-FedGD",
@@ -121,14 +121,14 @@ CHOICES = (
         "three draws of our own",
         "the paper's one draw (counts of Tables 13 and 14)",
         "DP-FedGD",
-        _always("partition=fedsofim.data.published:Published"),
+        _always("partition.kind=published"),
     ),
     Choice(
         "the division, DP-FedSOFIM",
         "three draws of our own",
         "the paper's one draw (counts of Tables 13 and 14)",
         "DP-FedSOFIM",
-        _always("partition=fedsofim.data.published:Published"),
+        _always("partition.kind=published"),
     ),
 )
 

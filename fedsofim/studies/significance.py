@@ -31,7 +31,8 @@ def mcnemar_table(study: Study, number: str) -> Table:
     header += ("paper's n10", "n01", "chi2", "p", "result", "paper's result")
     title = (
         f"Table {number}: McNemar's test on {name} at round 70, seed {study.seeds[0]}. ↑ SOFIM is "
-        f"significantly better, † the baseline is, - neither; {agree} of {len(rows)} as in the paper"
+        "significantly better, † the baseline is, - neither; "
+        f"{agree} of {len(rows)} as in the paper"
     )
     return Table(title, header, rows)
 

@@ -9,8 +9,8 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.data.datasets import DatasetConfig, load
-from fedsofim.data.partition import statistics
-from fedsofim.data.published import Published, published_counts
+from fedsofim.data.partition import Partition, statistics
+from fedsofim.data.published import published_counts
 from fedsofim.reports.tables import paper
 from fedsofim.studies import costs
 from fedsofim.studies.choices import CHOICES
@@ -19,6 +19,7 @@ from fedsofim.studies.divisions import division_tables
 from fedsofim.studies.paper import MAKERS
 from fedsofim.studies.reproduce import METHODS, ROUNDS, cell, first_round, published
 
+PUBLISHED = Partition(kind="published", clients=20)
 # What the paper holds; counted in it, not in our own list.
 THERE_ARE = [*(f"Table {i}" for i in range(1, 17)), *(f"Figure {i}" for i in range(1, 9))]
 
@@ -62,18 +63,18 @@ def test_the_papers_counts_are_those_of_the_real_records(name):
     data = load(DatasetConfig(name=name))
     counts = published_counts(name)
     np.testing.assert_array_equal(counts.sum(axis=0), np.bincount(data.train_y))
-    parts = Published().split(data.train_y, data.classes, seed=3)
+    parts = PUBLISHED.split(data.train_y, data.classes, seed=3)
     known = statistics(parts, data.train_y, data.classes)
     np.testing.assert_array_equal(known["counts"], counts)
     text = {"cifar10": (891, 3498, 779.6), "pathmnist": (1045, 9986, 2526)}[name]
     assert (min(known["sizes"]), max(known["sizes"])) == text[:2]
     assert known["size_std"] == pytest.approx(text[2], abs=0.5)
-    assert not np.array_equal(parts[0], Published().split(data.train_y, data.classes, seed=4)[0])
+    assert not np.array_equal(parts[0], PUBLISHED.split(data.train_y, data.classes, seed=4)[0])
 
 
 def test_the_papers_counts_fit_no_other_data():
     with pytest.raises(ConfigError, match="of 20 clients"):
-        Published().split(np.arange(100) % 10, 10, seed=0)
+        PUBLISHED.split(np.arange(100) % 10, 10, seed=0)
 
 
 def test_a_division_is_shown_beside_the_papers(tmp_path):
@@ -120,8 +121,9 @@ def test_costs_are_those_of_the_methods(small):
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.place)
 def test_both_readings_can_be_run_and_differ(choice):
-    for epsilon, other in choice.overrides.items():
-        experiment = choice.experiments[0]
+    every = [(e, x) for e in choice.overrides for x in choice.experiments]
+    for epsilon, experiment in every:
+        other = choice.overrides[epsilon]
         usual = choice.usual.get(epsilon, "")
         both = [
             parse(compose(cell(experiment, choice.method, epsilon, *words.split())))
