@@ -61,7 +61,9 @@ class BackboneConfig:
         if self.weights == "random":
             return None
         if self.weights == "own":
-            return OWN_WEIGHTS[self.name]
+            file = OWN_WEIGHTS[self.name]
+            require(file.is_file(), f"backbone.weights=own: {file} is not there; choose hub")
+            return file
         if self.weights != "hub":
             file = Path(self.weights)
             require(file.is_file(), f"backbone.weights={file}: there is no such file")
