@@ -82,8 +82,19 @@ def frontier(curves: Curves, title: str, stem: Path) -> None:
 def _styled(curves: Curves) -> list[tuple[dict[str, Any], str]]:
     methods = list(dict.fromkeys(method for _, method in curves))
     last = len(methods) - 1  # ours, on top
+    # Dashes, since some methods are the same as others, and lie on them.
     return [
-        ({"color": f"C{i}", "linewidth": 2.4 if i == last else 1.2, "zorder": 2 + (i == last)}, m)
+        (
+            {
+                "color": f"C{i}",
+                "linestyle": ("-", "--", "-.")[i % 3],
+                "linewidth": 1.3,
+                "zorder": 2,
+            },
+            m,
+        )
+        if i < last
+        else ({"color": f"C{i}", "linewidth": 2.4, "zorder": 3}, m)
         for i, m in enumerate(methods)
     ]
 
