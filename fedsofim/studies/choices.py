@@ -134,7 +134,7 @@ def choices_table(study: Study) -> Table:
     keys = [(c, x, e) for c in CHOICES for x in c.experiments for e in c.overrides]
     ours = study.run([cell(x, c.method, e) for c, x, e in keys])
     others = study.run([cell(x, c.method, e, *c.overrides[e].split()) for c, x, e in keys])
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for (c, x, e), here, other in zip(keys, ours, others, strict=True):
         a, b = here.at(70), other.at(70)
         worth = f"{b.mean - a.mean:+.2f}"

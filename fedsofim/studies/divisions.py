@@ -81,6 +81,6 @@ def _summary(number: str, data: str, divisions: Sequence[Division]) -> Table:
         )
         for d in divisions
     ]
-    header = ("draw", "smallest", "largest", "mean", "std", "mean KL", "largest KL")
-    header += ("absent classes, mean", "most")
+    sizes = ("draw", "smallest", "largest", "mean", "std")
+    header = (*sizes, "mean KL", "largest KL", "absent classes, mean", "most")
     return Table(f"Table {number}: {data}, statistics of the divisions", header, rows)

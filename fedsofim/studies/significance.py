@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import Array
-from fedsofim.data.datasets import load
 from fedsofim.reports.tables import Table, paper
+from fedsofim.runs.experiment import load_divided
 from fedsofim.studies.reproduce import Runs, Study, accuracies
 
 # The tables of accuracies that each of the two is about, and their backbones.
@@ -23,12 +23,14 @@ def mcnemar_table(study: Study, number: str) -> Table:
     rows: list[tuple[str, ...]] = []
     for table, backbone in halves.items():
         config = parse(compose([f"experiment=table{table}"]))
-        y = load(config.dataset, config.extraction.file()).test_y
+        y = load_divided(config)[0].test_y
         runs = accuracies(study, table)
         rows += [(backbone, *row) for row in _rows(runs, y, _published(name.lower(), backbone))]
     agree = sum(row[-2] == row[-1] for row in rows)
-    header = ("backbone", "eps", "baseline", "SOFIM %", "baseline %", "n10", "n01", "chi2", "p")
-    header += ("paper's n10", "n01", "chi2", "p", "result", "paper's result")
+    header = (
+        *("backbone", "eps", "baseline", "SOFIM %", "baseline %", "n10", "n01", "chi2", "p"),
+        *("paper's n10", "n01", "chi2", "p", "result", "paper's result"),
+    )
     title = (
         f"Table {number}: McNemar's test on {name} at round 70, seed {study.seeds[0]}. ↑ SOFIM is "
         "significantly better, † the baseline is, - neither; "
