@@ -22,7 +22,6 @@ FIGURES = [*(f"figure{i}" for i in range(1, 9)), *(f"frontier-table{i}" for i in
 SHOWN = {
     **{f"table{n}": (0, 1, 2, 3, 14, 15, 16, 17, 18, 19) for n in ACCURACIES},
     **{f"table{n}": (0, 1, 2, 5, 6, 7, 8, 9, 10, 13, 14) for n in ("15", "16")},
-    "table7": (0, 1, 2, 3, 4, 5, 8, 9, 10, 13, 14, 15, 18, 19, 20, 6, 11, 7),
 }
 
 
