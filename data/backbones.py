@@ -3,8 +3,10 @@
 Parameters are named as in chenyaofo/pytorch-cifar-models, so its weights load here and ours there.
 """
 
+import lzma
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 
 from fedsofim.core.errors import ConfigError, require
 
+# A file of weights in single precision has less.
+LARGEST = 100_000_000
 VGG16_WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
@@ -138,10 +142,20 @@ def random_backbone(name: str, seed: int) -> Backbone:
         return _ready(BACKBONES[name]())
 
 
+def _opened(file: Path) -> Path | BytesIO:
+    """The file itself, or the content of a `.xz` file, which may not be larger than any weights."""
+    if file.suffix != ".xz":
+        return file
+    with lzma.open(file) as stream:
+        content = stream.read(LARGEST + 1)
+    require(len(content) <= LARGEST, f"more than {LARGEST:,} bytes when unpacked")
+    return BytesIO(content)
+
+
 def load_backbone(name: str, file: Path) -> Backbone:
-    """A backbone with the weights of a file: a state dict, in any float precision."""
+    """A backbone with the weights of a file: a state dict, in any float precision; maybe `.xz`."""
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(_opened(file), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can fail in any of its parts
         first = str(error).strip().partition("\n")[0][:120]
         raise ConfigError(f"{file}: not a readable file of weights ({first})") from None

@@ -113,7 +113,11 @@ class DatasetConfig:
     @property
     def embedded(self) -> Path | None:
         """The embedded features of this set, if its own files are not asked for."""
-        file = EMBEDDED / f"{self.name}-resnet20.npz"
+        return self.embedded_by("resnet20")
+
+    def embedded_by(self, backbone: str) -> Path | None:
+        """Those that a backbone with the project's own weights gave."""
+        file = EMBEDDED / f"{self.name}-{backbone}.npz"
         own = self.path or self.root or self.download or self.size != 28
         return None if own or not file.is_file() else file
 

@@ -29,7 +29,7 @@ from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 from fedsofim.data.vision import optional
 
 
-class _Inputs(NamedTuple):
+class Inputs(NamedTuple):
     """All that decides a file of features: the images, the weights, and the recipe."""
 
     source: Source
@@ -49,7 +49,7 @@ class Extraction:
         """The file of features, extracted now if there is none yet."""
         if ready := self.ready():
             return ready
-        inputs = self._find(watch)
+        inputs = self.find(watch)
         cached = self._cached(inputs)
         if not cached.is_file():
             require_writable(cached, "features.cache")
@@ -66,7 +66,7 @@ class Extraction:
             f"dataset={self.dataset.name}: has features already, in {ready}; "
             "name its images with dataset.root",
         )
-        inputs = self._find(watch)
+        inputs = self.find(watch)
         cached = self._cached(inputs)
         if cached.is_file():
             with whole(out) as draft:
@@ -79,10 +79,11 @@ class Extraction:
         """The file of features that the config names or the project embeds."""
         if self.dataset.path is not None:
             return None if self.dataset.holds_images() else self.dataset.file
-        own = (self.backbone.name, self.backbone.weights) == ("resnet20", "own")
-        return self.dataset.embedded if own else None
+        own = self.backbone.weights == "own"
+        return self.dataset.embedded_by(self.backbone.name) if own else None
 
-    def _find(self, watch: Watch) -> _Inputs:
+    def find(self, watch: Watch = silent) -> Inputs:
+        """The images and the weights, and what they are known by."""
         require(self.dataset.name != "arrays", ARRAYS)
         store = self.features.store
         weights = self.backbone.file(store, watch)
@@ -103,18 +104,18 @@ class Extraction:
             "precision": self.features.precision,
             "probes": self.features.probes or 0,
         }
-        return _Inputs(source, weights, recipe)
+        return Inputs(source, weights, recipe)
 
-    def _cached(self, inputs: _Inputs) -> Path:
+    def _cached(self, inputs: Inputs) -> Path:
         name = f"{self.dataset.name}-{self.backbone.name}-{npz.key(inputs.recipe)}.npz"
         return self.features.store / "features" / name
 
-    def _extract(self, inputs: _Inputs, out: Path, watch: Watch) -> None:
+    def _extract(self, inputs: Inputs, out: Path, watch: Watch) -> None:
         optional("torch")
         from fedsofim.data.backbones import load_backbone, random_backbone
         from fedsofim.data.extraction import extract, probe_features
 
-        source, weights, recipe = inputs
+        source, weights, _ = inputs
         name, options = self.backbone.name, self.features
         network = load_backbone(name, weights) if weights else random_backbone(name, seed=0)
         images = source.open()
@@ -122,13 +123,18 @@ class Extraction:
         if options.probes:
             arrays["probe_x"] = probe_features(network, options.probes, watch)
         arrays = quantise(arrays) if options.precision == "uint8" else half(arrays)
-        dataset = {"classes": images.classes, "licence": source.licence()}
-        provenance = recipe | {
-            "dataset": recipe["dataset"] | dataset,
-            "backbone": recipe["backbone"] | {"weights": weights.name if weights else "random"},
-            "made_by": f"fedsofim {__version__}",
-        }
-        save(out, npz.seal(arrays, provenance))
+        save(out, npz.seal(arrays, provenance(inputs, images.classes)))
+
+
+def provenance(inputs: Inputs, classes: int) -> dict[str, Any]:
+    """What a file of features says of itself."""
+    source, weights, recipe = inputs
+    dataset = {"classes": classes, "licence": source.licence()}
+    return recipe | {
+        "dataset": recipe["dataset"] | dataset,
+        "backbone": recipe["backbone"] | {"weights": weights.name if weights else "random"},
+        "made_by": f"fedsofim {__version__}",
+    }
 
 
 def require_writable(file: Path, key: str) -> None:
@@ -154,8 +160,8 @@ def half(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return out
 
 
-def quantise(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Features in 8 bits, value = `lo + scale * q` by column; for public data only.
+def quantise(arrays: Mapping[str, Array], steps: int = 255) -> dict[str, Array]:
+    """Features in at most 8 bits, value = `lo + scale * q` by column; for public data only.
 
     >>> coded = quantise({"train_x": np.array([[0.0], [2.0], [51.0]], np.float32)})
     >>> coded["train_x"].ravel().tolist(), float(coded["lo"][0] + coded["scale"][0] * 255)
@@ -164,7 +170,7 @@ def quantise(arrays: Mapping[str, Array]) -> dict[str, Array]:
     tables = [v for k, v in arrays.items() if k.endswith("_x")]
     lo = np.min([t.min(axis=0) for t in tables], axis=0).astype(np.float32)
     span = np.max([t.max(axis=0) for t in tables], axis=0) - lo
-    scale = np.where(span > 0, span / 255, 1).astype(np.float32)
+    scale = np.where(span > 0, span / steps, 1).astype(np.float32)
     coded = {k: code(v, lo, scale) if k.endswith("_x") else v for k, v in arrays.items()}
     return {**coded, "lo": lo, "scale": scale}
 

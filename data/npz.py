@@ -5,9 +5,11 @@ An archive's arrays are streamed, so a file of images larger than memory can be 
 
 import hashlib
 import json
+import lzma
+import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -19,7 +21,10 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 
 # What reading a damaged archive can raise.
-DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (
+    *(OSError, ValueError, EOFError, KeyError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 PROVENANCE, SHA256 = "provenance", "sha256"
 
 
@@ -71,9 +76,26 @@ def rows(file: Path, name: str, size: int) -> Iterator[Array]:
 def read(file: Path, *names: str) -> dict[str, Array]:
     """The arrays with these names, or all; those that are not there are left out."""
     with naming(file):
-        zipfile.ZipFile(file).close()  # np.load would take a lone .npy as well
+        with zipfile.ZipFile(file) as archive:  # np.load would take a lone .npy as well
+            _check_sizes(archive, names)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names or arrays.files if name in arrays}
+
+
+def _check_sizes(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
+    """Refuse an array that claims more than the archive holds, before memory is taken for it."""
+    for member in archive.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename or (names and name not in names):
+            continue
+        with archive.open(member) as stream:
+            shape, dtype, _ = _header(stream)
+            held = member.file_size - stream.tell()
+        claimed = dtype.itemsize * math.prod(shape)
+        require(
+            dtype.hasobject or claimed == held,
+            f"{name} is {dtype} {shape}, of {claimed:,} bytes, and {held:,} are there",
+        )
 
 
 def _header(stream: IO[bytes]) -> Header:

@@ -11,11 +11,12 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.rng import Purpose, stream
+from fedsofim.data.published import published_owners
 
 # A client holds at least this share of the mean client's records unless `min_size` says otherwise:
 # 800 of CIFAR-10's records with 20 clients.
 MIN_SHARE = 0.32
-Kind = Literal["iid", "dirichlet", "classes", "natural"]
+Kind = Literal["iid", "dirichlet", "classes", "natural", "published"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class Partition(Division):
         kind: `iid`; `dirichlet`, in which each class is spread over the clients by a Dirichlet
             draw; `classes`, in which each client holds records of a few classes only; `natural`,
             in which the data say whose each record is; clients are then numbered in the order of
-            their ids.
+            their ids; `published`, in which clients hold what the paper's Tables 13 and 14 say.
         alpha: concentration of the Dirichlet draw; small is uneven.
         classes_per_client: for `classes`.
         min_size: the fewest records a Dirichlet client gets, taken from the largest clients where
@@ -122,6 +123,8 @@ class Partition(Division):
         )
         owner = np.empty(len(labels), np.intp)
         order = rng.permutation(len(labels))
+        if self.kind == "published":
+            return published_owners(labels, classes, n, order)
         if self.kind == "iid":
             owner[order] = np.arange(len(labels)) % n
             return owner

@@ -9,7 +9,10 @@ from fedsofim.core.errors import require
 from fedsofim.core.shipped import shipped
 from fedsofim.data.download import Watch, download, silent
 
-OWN_WEIGHTS = {"resnet20": shipped("data/weights/resnet20-cifar100.pt")}
+OWN_WEIGHTS = {
+    "resnet20": shipped("data/weights/resnet20-cifar100.pt"),
+    "vgg16": shipped("data/weights/vgg16-cifar100.pt.xz"),
+}
 # chenyaofo/pytorch-cifar-models, which the paper's authors used; a file's name ends in its hash.
 HUB = "https://github.com/chenyaofo/pytorch-cifar-models/releases/download"
 HUB_WEIGHTS = {
@@ -53,18 +56,14 @@ class BackboneConfig:
     weights: str = "own"
     download: bool = False
 
-    def __post_init__(self) -> None:
-        require(
-            self.weights != "own" or self.name in OWN_WEIGHTS,
-            f"weights=own: there are none for {self.name}; choose hub, random or a file",
-        )
-
     def file(self, store: Path, watch: Watch = silent) -> Path | None:
         """The file of weights; `None` for random ones."""
         if self.weights == "random":
             return None
         if self.weights == "own":
-            return OWN_WEIGHTS[self.name]
+            file = OWN_WEIGHTS[self.name]
+            require(file.is_file(), f"backbone.weights=own: {file} is not there; choose hub")
+            return file
         if self.weights != "hub":
             file = Path(self.weights)
             require(file.is_file(), f"backbone.weights={file}: there is no such file")

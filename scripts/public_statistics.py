@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 
-def main(features: Path, out: Path) -> None:
-    """Read `test_x` `(N, F)`, and write its statistics."""
-    with np.load(features, allow_pickle=False) as saved:
-        x = saved["test_x"].astype(np.float64)
+def write_statistics(features: np.ndarray, out: Path) -> None:
+    """Write the statistics of features `(N, F)`."""
+    x = features.astype(np.float64)
     mean = x.mean(axis=0)
     centred = x - mean
     np.savez(
@@ -26,6 +25,12 @@ def main(features: Path, out: Path) -> None:
         radius=np.float32(np.median(np.linalg.norm(x, axis=1))),
         centred_radius=np.float32(np.median(np.linalg.norm(centred, axis=1))),
     )
+
+
+def main(features: Path, out: Path) -> None:
+    """Read `test_x` `(N, F)`, and write its statistics."""
+    with np.load(features, allow_pickle=False) as saved:
+        write_statistics(saved["test_x"], out)
 
 
 if __name__ == "__main__":

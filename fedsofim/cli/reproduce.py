@@ -8,59 +8,59 @@ from typing import TYPE_CHECKING
 
 from fedsofim.cli.sweep import add_jobs, jobs_of
 from fedsofim.core.arguments import Parser
-from fedsofim.core.errors import Stopped, choose, require
+from fedsofim.core.errors import Stopped, require
+from fedsofim.studies.contents import makeable
 
 if TYPE_CHECKING:
     from fedsofim.reports.tables import Table
 
-VGG = ("table5", "table6")
-WHAT = (
-    *("table3", "table4", "table5", "table6", "table8", "table9", "table10", "table11", "table12"),
-    *("mcnemar", "partition", "figures", "all"),
-)
-ABOUT = """WHAT is table3, table4, table8, table9 (accuracy), table10, table11 (ablations), table12
-(rho), mcnemar, partition, figures, or all; table5 and table6 with --features FILE, VGG-16's. Each
-is printed beside the paper's figures and written as CSV, LaTeX and Markdown, figures as PNG and
+ABOUT = """WHAT is one of the paper's tables or figures, by its number, or all of them:
+  table3 to table6, table8, table9    accuracy, with the gaps to DP-FedGD
+  table7                              seconds a round, and memory
+  table10, table11, table12           ablations, and rho
+  table13, table14                    who holds what
+  table15, table16                    McNemar's test
+  figure1 to figure8                  accuracy by round, and ablations
+  rounds                              rounds to 95 % of DP-FedGD's final accuracy
+  frontier                            accuracy against epsilon
+  choices                             what text and code disagree about, and its worth
+Each is shown beside the paper's figures and written as CSV, LaTeX and Markdown, figures as PNG and
 SVG. The same command continues what was interrupted."""
 
 
 def parser() -> Parser:
     """Its options."""
     made = Parser(prog="fedsofim reproduce", description=ABOUT)
-    made.add_argument("what", metavar="WHAT", choices=WHAT, help="what to make")
+    made.add_argument("what", metavar="WHAT", choices=(*makeable(), "all"), help="what to make")
     made.add_argument("--settings", choices=["published", "tuned"], default="published")
     made.add_argument("--seeds", default="0,1,2", help="of the runs (%(default)s)")
-    made.add_argument("--features", metavar="FILE", help="VGG-16's features, for tables 5 and 6")
     made.add_argument("--out", type=Path, default=Path("outputs/reproduce"), metavar="DIR")
     add_jobs(made)
     return made
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make one of the paper's results, or `all` that need no features of the user's."""
+    """Make one of the paper's results, or all of them."""
     if not arguments:
         return parser().print_help()
     chosen = parser().read(arguments)
     what, seeds, out = chosen.what, chosen.seeds.split(","), chosen.out
     require(all(s.isdigit() for s in seeds), f"--seeds {chosen.seeds}: give numbers, as 0,1,2")
-    require(what not in VGG or chosen.features, f"{what}: give --features FILE (VGG-16's)")
     from fedsofim.cli.terminal import bar, console
     from fedsofim.studies.paper import MAKERS
     from fedsofim.studies.reproduce import Study
     from fedsofim.studies.results import Results
 
-    usual = [name for name in MAKERS if name not in VGG]
     extra = [f"settings={chosen.settings}"]
-    extra += [f"dataset.path={chosen.features}"] if what in VGG else []
     try:
         results = Results(out / "unfinished.jsonl")  # until all are made, the finished runs
         with bar() as show:
             told = lambda done, total: show(completed=done, total=total)  # noqa: E731
             study = Study(results, extra, list(map(int, seeds)), told, jobs_of(chosen.jobs))
-            for name in usual if what == "all" else [what]:
+            for name in makeable() if what == "all" else [what]:
                 began = time.perf_counter()
                 show(description=name)
-                for table in choose(MAKERS, name, "reproduce")(study, out, name):
+                for table in MAKERS[name](study, out):
                     _show(table)
                 console().print(f"{name}: {time.perf_counter() - began:.1f} s")
     except KeyboardInterrupt:

@@ -16,9 +16,9 @@ them for the same data:
   fedsofim tune strategy=fedgd dataset=pathmnist
   fedsofim run strategy=fedgd dataset=pathmnist settings=tuned
   fedsofim tune strategy=sofim dataset=npz dataset.path=my.npz
-With privacy.epsilon=E, that budget alone is searched; then, and with any key but those of the data,
-nothing is written. All that was tried is kept in output.dir=DIR; the same command with the same
-output.dir continues what was interrupted."""
+With privacy.epsilon=E, that budget alone is searched; then, and with any key but those of the data
+and the backbone, nothing is written. All that was tried is kept in output.dir=DIR; the same command
+with the same output.dir continues what was interrupted."""
 
 
 def parser() -> Parser:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
         accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
         console().print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
-    if only is None and all(word.startswith("dataset") for word in overrides):
+    if only is None and all(word.startswith(("dataset", "backbone")) for word in overrides):
         written = write_settings(overrides, strategy, choices)
         console().print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
     tried = sum(choice.tried for choice in choices.values())

@@ -1,7 +1,7 @@
 """The settings that `fedsofim tune` chose: the user's own first, then those that are shipped.
 
-They are kept by data set and strategy. Data of the user's own is known by its content, so settings
-that were chosen on a file are found again when it is moved, and not when it is changed.
+They are kept by data set, backbone and strategy. Data of the user's own is known by its content, so
+settings that were chosen on a file are found again when it is moved, and not when it is changed.
 """
 
 import hashlib
@@ -31,26 +31,28 @@ def home() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "fedsofim"
 
 
-def own_file(dataset: Mapping[str, Any], strategy: str) -> Path:
+def own_file(config: Mapping[str, Any], strategy: str) -> Path:
     """Where the settings that are chosen on this data go, and are found first."""
-    return home() / "tuned" / f"{data_name(dataset)}_{strategy}.yaml"
+    return home() / "tuned" / f"{data_name(config['dataset'])}{_by(config)}_{strategy}.yaml"
 
 
-def settings_for(dataset: Mapping[str, Any], strategy: str) -> dict[str, Any]:
+def settings_for(config: Mapping[str, Any], strategy: str) -> dict[str, Any]:
     """The settings that were chosen for a strategy on this data.
 
     Args:
-        dataset: the section of a composed config.
+        config: the sections `dataset` and `backbone` of a composed config.
         strategy: its name.
     """
-    known = f"{dataset['name']}_{strategy}.yaml"
-    places = (own_file(dataset, strategy), home() / "tuned" / known)
+    dataset = config["dataset"]
+    known = f"{dataset['name']}{_by(config)}_{strategy}.yaml"
+    places = (own_file(config, strategy), home() / "tuned" / known)
     file = next(
         (f for f in (*places, shipped("conf") / "chosen" / "tuned" / known) if f.is_file()), None
     )
     if file is None:
         raise ConfigError(
-            f"settings=tuned: there are none for dataset={dataset['name']} strategy={strategy}; "
+            f"settings=tuned: there are none for dataset={dataset['name']} "
+            f"backbone={config['backbone']['name']} strategy={strategy}; "
             "choose some with 'fedsofim tune', or leave settings=published"
         )
     try:
@@ -59,6 +61,12 @@ def settings_for(dataset: Mapping[str, Any], strategy: str) -> dict[str, Any]:
         found = None
     require(isinstance(found, dict), f"{file}: holds no settings; choose them again, or remove it")
     return dict(found)
+
+
+def _by(config: Mapping[str, Any]) -> str:
+    """What tells the features of another backbone from those of the default one."""
+    backbone = config["backbone"]["name"]
+    return "" if backbone == "resnet20" else f"-{backbone}"
 
 
 def data_name(dataset: Mapping[str, Any]) -> str:

@@ -48,8 +48,9 @@ def known_statistics(*, _root_: DictConfig) -> str | None:
     """
     own = OmegaConf.select(_root_, "dataset.name") not in (*CIFAR, *MEDMNIST, "folder")
     given = OmegaConf.select(_root_, "dataset.path") is not None
-    backbone = [OmegaConf.select(_root_, f"backbone.{key}") for key in ("name", "weights")]
-    return None if own or given or backbone != ["resnet20", "own"] else "resnet20-cifar100"
+    weights = OmegaConf.select(_root_, "backbone.weights")
+    backbone = OmegaConf.select(_root_, "backbone.name")
+    return None if own or given or weights != "own" else f"{backbone}-cifar100"
 
 
 OmegaConf.register_new_resolver("public_statistics", known_statistics, replace=True)
@@ -82,10 +83,12 @@ def plain(
 
 
 def _tuned(config: DictConfig) -> dict[str, Any]:
-    dataset = {
-        name: OmegaConf.select(config, f"dataset.{name}") for name in ("name", "path", "root")
+    keys = {"dataset": ("name", "path", "root"), "backbone": ("name",)}
+    data = {
+        section: {name: OmegaConf.select(config, f"{section}.{name}") for name in names}
+        for section, names in keys.items()
     }
-    return settings_for(dataset, OmegaConf.select(config, "strategy.name"))
+    return settings_for(data, OmegaConf.select(config, "strategy.name"))
 
 
 # What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.

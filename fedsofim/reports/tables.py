@@ -10,6 +10,10 @@ from typing import NamedTuple
 from fedsofim.core.shipped import shipped
 
 PAPER = shipped("data/paper")
+TEX = {
+    **{"%": r"\%", "_": r"\_", "&": r"\&"},
+    **{"±": r"$\pm$", "↑": r"$\uparrow$", "†": r"$\dagger$"},
+}
 
 
 class Score(NamedTuple):
@@ -34,7 +38,7 @@ def score(accuracies: Sequence[float]) -> Score:
 
 @cache
 def paper(name: str) -> list[dict[str, str]]:
-    """The rows of a file of the paper's results: accuracy, ablation, rho_sensitivity, mcnemar."""
+    """The rows of a file of the paper's results: accuracy, mcnemar and others."""
     with open(PAPER / f"{name}.csv") as file:
         return list(csv.DictReader(file))
 
@@ -81,4 +85,6 @@ def _pipes(cells: Iterable[str]) -> str:
 
 
 def _tex(cell: str) -> str:
-    return cell.replace("±", r"$\pm$").replace("%", r"\%").replace("_", r"\_")
+    for character, command in TEX.items():
+        cell = cell.replace(character, command)
+    return cell

@@ -1,28 +1,38 @@
 """Each of the paper's results by name: run, and written as CSV, LaTeX and Markdown or pictures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-from fedsofim.config.compose import EPSILONS, compose
-from fedsofim.config.schema import parse
 from fedsofim.core.files import write_whole
-from fedsofim.data.datasets import DatasetConfig, load
-from fedsofim.data.partition import statistics
 from fedsofim.reports import figures
-from fedsofim.reports.svg import heat_map
 from fedsofim.reports.tables import Table
-from fedsofim.runs.experiment import load_divided
+from fedsofim.studies.choices import choices_table
+from fedsofim.studies.costs import cost_table
+from fedsofim.studies.divisions import division_tables
 from fedsofim.studies.reproduce import (
-    METHODS,
     Study,
     ablation_table,
+    ablations,
+    accuracies,
     accuracy_table,
-    cell,
-    mcnemar_table,
+    published,
+    published_ablations,
     rho_table,
+    rounds_table,
 )
+from fedsofim.studies.significance import mcnemar_table
 
-DATA = {"table3": "CIFAR-10", "table4": "PathMNIST"}
+# What the tables of accuracies are about.
+TITLES = {
+    "3": "CIFAR-10, ResNet-20, Dirichlet 0.5",
+    "4": "PathMNIST, ResNet-20, Dirichlet 0.5",
+    "5": "CIFAR-10, VGG-16, Dirichlet 0.5",
+    "6": "PathMNIST, VGG-16, Dirichlet 0.5",
+    "8": "CIFAR-10, ResNet-20, IID",
+    "9": "PathMNIST, ResNet-20, IID",
+}
+Maker = Callable[[Study, Path], Iterable[Table]]
 
 
 def _written(table: Table, stem: Path) -> Table:
@@ -32,70 +42,73 @@ def _written(table: Table, stem: Path) -> Table:
     return table
 
 
-def _accuracy(study: Study, directory: Path, name: str) -> Iterator[Table]:
-    yield _written(accuracy_table(study, name.removeprefix("table")), directory / name)
+def _table(name: str, make: Callable[[Study], Table]) -> Maker:
+    return lambda study, directory: [_written(make(study), directory / name)]
 
 
-def _ablation(study: Study, directory: Path, name: str) -> Iterator[Table]:
-    yield _written(ablation_table(study, name.removeprefix("table")), directory / name)
+def _accuracy(number: str) -> Maker:
+    return _table(f"table{number}", partial(accuracy_table, number=number))
 
 
-def _rho(study: Study, directory: Path, name: str) -> Iterator[Table]:
-    yield _written(rho_table(study), directory / name)
+def _ablation(number: str) -> Maker:
+    return _table(f"table{number}", partial(ablation_table, number=number))
 
 
-def _mcnemar(study: Study, directory: Path, name: str) -> Iterator[Table]:
-    table = mcnemar_table(study, lambda data: load(DatasetConfig(name=data)).test_y)
-    yield _written(table, directory / name)
+def _mcnemar(number: str) -> Maker:
+    return _table(f"table{number}", partial(mcnemar_table, number=number))
 
 
-def _partition(study: Study, directory: Path, name: str) -> Iterator[Table]:
-    """Tables 13 and 14: who holds what, by our own draws."""
-    for experiment, data in DATA.items():
-        config = parse(compose([f"experiment={experiment}"]))
-        loaded, parts = load_divided(config)
-        stats = statistics(parts, loaded.train_y, loaded.classes)
-        stem = directory / f"{name}-{config.dataset.name}"
-        classes = [f"class {k}" for k in range(loaded.classes)]
-        rows = [
-            (str(i), *map(str, counts), str(sum(counts)), f"{kl:.3f}")
-            for i, (counts, kl) in enumerate(zip(stats["counts"], stats["kl"], strict=True))
-        ]
-        sizes = stats["sizes"]
-        title = (
-            f"{data}, Dirichlet 0.5, seed 0: sizes {min(sizes)} to {max(sizes)}, mean KL "
-            f"{stats['kl_mean']:.3f} (largest {max(stats['kl']):.3f}), absent classes a client "
-            f"{stats['absent_mean']:.2f}"
-        )
-        yield _written(Table(title, ("client", *classes, "records", "KL"), rows), stem)
-        picture = heat_map(stats["counts"], title=title, rows="client", columns="class")
-        write_whole(stem.with_suffix(".svg"), picture.encode())
+def _division(number: str) -> Maker:
+    def make(study: Study, directory: Path) -> Iterable[Table]:
+        made = division_tables(number, study.seeds, directory)
+        stems = (directory / f"table{number}", directory / f"table{number}-statistics")
+        return [_written(table, stem) for table, stem in zip(made, stems, strict=True)]
+
+    return make
 
 
-def _figures(study: Study, directory: Path, name: str) -> Iterator[Table]:
-    yield from ()  # no tables
+def _convergence(figure: int, table: str) -> Maker:
+    def make(study: Study, directory: Path) -> Iterable[Table]:
+        directory.mkdir(parents=True, exist_ok=True)
+        title = f"Figure {figure}: {TITLES[table]}, 20 clients"
+        ours, theirs = accuracies(study, table), published(table)
+        figures.convergence(ours, theirs, title, directory / f"figure{figure}")
+        return ()
+
+    return make
+
+
+def _bars(figure: int, table: str) -> Maker:
+    def make(study: Study, directory: Path) -> Iterable[Table]:
+        directory.mkdir(parents=True, exist_ok=True)
+        data = {"10": "CIFAR-10", "11": "PathMNIST"}[table]
+        title = f"Figure {figure}: ablations on {data}, Dirichlet 0.5, accuracy at round 70"
+        ours, theirs = ablations(study, table), published_ablations(table)
+        figures.ablation(ours, theirs, title, directory / f"figure{figure}")
+        return ()
+
+    return make
+
+
+def _frontier(study: Study, directory: Path) -> Iterable[Table]:
     directory.mkdir(parents=True, exist_ok=True)
-    for experiment, data in DATA.items():
-        keys = [(epsilon, method) for epsilon in EPSILONS for method in METHODS]
-        runs = study.run([cell(experiment, method, epsilon) for epsilon, method in keys])
-        curves = dict(zip(keys, runs, strict=True))
-        title = f"{data}, 20 clients, Dirichlet 0.5"
-        figures.convergence(curves, title, directory / f"convergence-{experiment}")
-        figures.frontier(curves, title, directory / f"frontier-{experiment}")
+    for table in ("3", "4", "5", "6"):
+        curves = accuracies(study, table)
+        figures.frontier(curves, TITLES[table], directory / f"frontier-table{table}")
+    return ()
 
 
 # Each writes its files into a directory, under its name, and gives its tables.
-MAKERS: dict[str, Callable[[Study, Path, str], Iterator[Table]]] = {
-    "table3": _accuracy,
-    "table4": _accuracy,
-    "table5": _accuracy,
-    "table6": _accuracy,
-    "table8": _accuracy,
-    "table9": _accuracy,
-    "table10": _ablation,
-    "table11": _ablation,
-    "table12": _rho,
-    "mcnemar": _mcnemar,
-    "partition": _partition,
-    "figures": _figures,
+MAKERS: dict[str, Maker] = {
+    **{f"table{number}": _accuracy(number) for number in TITLES},
+    "table7": _table("table7", lambda study: cost_table()),
+    **{f"table{number}": _ablation(number) for number in ("10", "11")},
+    "table12": _table("table12", rho_table),
+    **{f"table{number}": _division(number) for number in ("13", "14")},
+    **{f"table{number}": _mcnemar(number) for number in ("15", "16")},
+    **{f"figure{i}": _convergence(i, table) for i, table in enumerate(TITLES, start=1)},
+    **{f"figure{i}": _bars(i, table) for i, table in ((7, "10"), (8, "11"))},
+    "rounds": _table("rounds", rounds_table),
+    "frontier": _frontier,
+    "choices": _table("choices", choices_table),
 }

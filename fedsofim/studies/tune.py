@@ -193,7 +193,7 @@ def write_settings(
     """Write the chosen settings to the user's own folder, where `settings=tuned` finds them.
 
     Args:
-        overrides: the data that they were chosen on.
+        overrides: the data, and the backbone, that they were chosen on.
         strategy: its name.
         choices: for each of `EPSILONS`.
     """
@@ -206,7 +206,7 @@ def write_settings(
         f"# {tried} configurations for each of epsilon = {', '.join(f'{e:g}' for e in EPSILONS)},\n"
         f"# T = {ROUNDS}, seed 0; accuracy on the held-out tenth: {held} %\n"
     )
-    path = own_file(compose([*_published(overrides), *overrides])["dataset"], strategy)
+    path = own_file(compose([*_published(overrides), *overrides]), strategy)
     text += yaml.safe_dump(settings, sort_keys=False, default_flow_style=None)
     write_whole(path, text.encode())
     return path

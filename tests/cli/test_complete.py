@@ -34,7 +34,7 @@ def offered(line):
         ("deploy re", ["register", "rehearse"]),
         ("deploy client --ad", ["--adjacency"]),
         ("deploy client --adjacency ", ["replace-one", "add-remove"]),
-        ("reproduce table1", ["table10", "table11", "table12"]),
+        ("reproduce table1", [f"table{i}" for i in range(10, 17)]),
         ("nonsense ", []),
         ("run nonsense=", []),
     ],

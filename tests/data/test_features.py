@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from image_sets import CLASSES, TRAIN, shared, write_folder, write_npz
 
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.data import extraction, npz
 from fedsofim.data.backbones import load_backbone, random_backbone
@@ -17,6 +19,8 @@ from fedsofim.data.features import Extraction, code, fingerprint, half, quantise
 from fedsofim.data.images import Reading, npz_images
 from fedsofim.data.probes import pink_noise
 from fedsofim.data.recipe import OWN_WEIGHTS, BackboneConfig, FeaturesConfig, Preprocessing
+from fedsofim.engines import ENGINES
+from fedsofim.runs.experiment import begin, prepare
 
 
 def plan(tmp_path, path=None, weights="own", probes=0, precision="half", **dataset):
@@ -168,16 +172,23 @@ def test_provenance_tells_all(tmp_path):
     assert arrays["probe_x"].shape == (5, 64)
 
 
+VGG = pytest.mark.skipif(not OWN_WEIGHTS["vgg16"].is_file(), reason="VGG-16 is not shipped yet")
+BACKBONES = [("resnet20", 64), pytest.param("vgg16", 512, marks=VGG)]
+
+
 @pytest.mark.parametrize("name", ["cifar10", "pathmnist"])
-def test_embedded_files_are_sealed_and_their_weights_are_the_shipped_ones(name):
-    arrays = npz.read(EMBEDDED / f"{name}-resnet20.npz")
+@pytest.mark.parametrize(("backbone", "width"), BACKBONES)
+def test_embedded_files_are_sealed_and_their_weights_are_the_shipped_ones(name, backbone, width):
+    arrays = npz.read(EMBEDDED / f"{name}-{backbone}.npz")
     npz.check_seal(arrays)
     told = npz.provenance(arrays)
-    shipped = fingerprint_of(OWN_WEIGHTS["resnet20"])
+    shipped = fingerprint_of(OWN_WEIGHTS[backbone])
     assert told["backbone"]["sha256"] == shipped
     assert told["dataset"]["licence"]
     assert json.loads(json.dumps(Preprocessing().describe())) == told["preprocessing"]
-    assert arrays["probe_x"].shape == (4096, 64)
+    assert arrays["probe_x"].shape == (4096, width)
+    sizes = {"cifar10": (50_000, 10_000), "pathmnist": (89_996, 7_180)}[name]
+    assert tuple(len(arrays[f"{split}_x"]) for split in ("train", "test")) == sizes
 
 
 def fingerprint_of(file):
@@ -186,9 +197,22 @@ def fingerprint_of(file):
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_shipped_data_are_under_12_mb():
+def test_shipped_data_are_small():
     files = [*EMBEDDED.glob("*"), *OWN_WEIGHTS["resnet20"].parent.glob("*")]
-    assert sum(f.stat().st_size for f in files) < 12e6
+    for backbone, most in (("resnet20", 12e6), ("vgg16", 45e6)):
+        assert sum(f.stat().st_size for f in files if backbone in f.name) < most
+    assert all("resnet20" in f.name or "vgg16" in f.name for f in files)
+
+
+@VGG
+@pytest.mark.parametrize("dataset", ["cifar10", "pathmnist"])
+def test_vgg16_trains_offline_like_resnet20(dataset):
+    asked = [f"dataset={dataset}", "backbone=vgg16", "rounds=2"]
+    for more in ([], ["settings=auto"], ["transform=public"], ["transform=kfc"]):
+        experiment = prepare(parse(compose([*asked, *more])))
+        state = ENGINES["local"](experiment, begin(experiment), lambda state, G: False)
+        assert state.server.theta.shape[1] == 513
+        assert np.isfinite(state.server.theta).all()
 
 
 def test_a_changed_feature_is_noticed(tmp_path):

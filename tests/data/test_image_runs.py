@@ -112,8 +112,7 @@ def test_the_features_command_writes_a_file_that_a_run_takes(fedsofim, tmp_path)
     [
         (["dataset=bloodmnist"], "dataset.root: name the folder that holds bloodmnist.npz"),
         (["dataset=folder"], "dataset.root: name the folder that holds train"),
-        (["dataset=cifar10", "backbone=vgg16"], "place cifar100_vgg16_bn-7d8c4031.pt"),
-        (["dataset=cifar10", "backbone=vgg16", "backbone.weights=own"], "there are none for vgg16"),
+        (["backbone=vgg16", "backbone.weights=hub"], "place cifar100_vgg16_bn-7d8c4031.pt"),
         (["dataset=cifar10", "backbone.weights=no.pt"], "backbone.weights=no.pt: there is no such"),
         (["dataset=cifar10", "out=x.npz"], "has features already"),
         (["dataset=cifar10", "backbone=resnet50"], "choose one of resnet20, vgg16"),

@@ -153,7 +153,7 @@ def test_the_papers_settings_are_the_defaults(config_of):
     by_epsilon = {e: config_of(f"privacy.epsilon={e}").strategy for e in (0.5, 1, 5, 10)}
     shared = {"direction": "momentum"}
     assert by_epsilon == {
-        0.5: Sofim(rate=Rate(0.2), rho=0.5, beta=0.95, bias_correction=True, warmup=10, **shared),
+        0.5: Sofim(rate=Rate(0.2), rho=0.5, beta=0.95, bias_correction=True, warmup=20, **shared),
         1: Sofim(rate=Rate(3), rho=10, beta=0.8, bias_correction=True, **shared),
         5: Sofim(rate=Rate(0.8), rho=0.5, beta=0.9, **shared),
         10: Sofim(rate=Rate(0.8), rho=0.5, beta=0.9, **shared),

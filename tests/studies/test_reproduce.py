@@ -13,8 +13,9 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.reports.tables import Table, paper
 from fedsofim.strategies import STRATEGIES
 from fedsofim.studies import tune
-from fedsofim.studies.reproduce import Study, accuracy_table, mcnemar
+from fedsofim.studies.reproduce import Study, accuracy_table
 from fedsofim.studies.results import Results
+from fedsofim.studies.significance import mcnemar, symbol
 from fedsofim.studies.stacks import run_all
 
 
@@ -26,6 +27,8 @@ def test_mcnemar_is_the_chi_square_test_with_continuity_correction():
         assert mcnemar(int(row["n10"]), int(row["n01"]))[0] == pytest.approx(
             float(row["chi2"]), abs=6e-3
         )
+        their_p = 0.0 if row["p"].startswith("<") else float(row["p"])
+        assert (symbol(int(row["n10"]), int(row["n01"])) == "-") == (their_p >= 0.05)
 
 
 def test_the_papers_tables_are_whole():
@@ -53,9 +56,12 @@ def test_the_accuracy_table_shows_gaps_to_fedgd(tmp_path):
     study = Quick(Results(tmp_path / "r.jsonl"), ["partition.clients=2"], [0])
     table = accuracy_table(study, "3")
     assert len(table.rows) == 36
-    assert all(row[-3] == "+0.00" for row in table.rows)  # every method is given FedGD's runs
+    assert all(row[-4] == "+0.00" for row in table.rows)  # every method is given FedGD's runs
     sofim = next(r for r in table.rows if r[:2] == ("10", "DP-FedSOFIM"))
-    assert sofim[-2:] == ("+4.46", "-4.46")
+    assert sofim[-3:] == ("+4.46", "-4.46", "yes")
+    scaffold = next(r for r in table.rows if r[:2] == ("0.5", "DP-SCAFFOLD"))
+    assert scaffold[-2:] == ("+8.59", "NO")
+    assert "33 of 36 gaps within 5 points" in table.title
 
 
 def test_work_that_was_interrupted_goes_on(small, tmp_path, monkeypatch):
@@ -125,5 +131,5 @@ def test_tuned_settings_are_shipped_and_used_when_asked_for(dataset, strategy):
 
 
 def test_tuned_settings_that_do_not_exist_are_not_made_up():
-    with pytest.raises(ConfigError, match="dataset=cifar10 strategy=pfedsop"):
+    with pytest.raises(ConfigError, match="dataset=cifar10 backbone=resnet20 strategy=pfedsop"):
         compose(["strategy=pfedsop", "settings=tuned"])
