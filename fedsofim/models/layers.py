@@ -1,33 +1,299 @@
-"""Linear and Conv2d layers read as matrices: their parameters, inputs and output gradients."""
+r"""Layers read as matrices: norms of single records' gradients, without the gradients.
 
+A layer's parameters are one matrix, `(out, in)` with the bias as a last column. The gradient of one
+record is $g = \sum_s \delta_s a_s^\top$ over positions s, with $a_s$ the layer's input (a patch, of
+a convolution; a 1 for the bias) and $\delta_s$ the loss's gradient at its output. Its norm needs no
+g: $\lVert g\rVert^2 = \sum_{s,t} (a_s^\top a_t)(\delta_s^\top \delta_t)$ (Goodfellow 2015, Li et
+al. 2022). Where there are many positions and few parameters, g itself is cheaper (Bu et al. 2022).
+A clipped sum is $\sum_i w_i g_i$, one matrix product of what was kept: no second pass backwards.
+
+Under a transform $g \to U_G\,g\,U_A$ the same holds for $U_A^\top a_s$ and $U_G\delta_s$.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, unfold
+from torch.nn.functional import group_norm, pad, unfold
+
+from fedsofim.core.arrays import Array
+
+M = TypeVar("M", bound=nn.Module)
 
 
-def matrix_shape(layer: nn.Linear | nn.Conv2d) -> tuple[int, int]:
-    """The shape `(out, in)` of a layer's parameters as a matrix, with the bias as last column."""
-    rows = layer.weight.shape[0]
-    return rows, layer.weight.numel() // rows + (layer.bias is not None)
+class Call(NamedTuple):
+    """One use of a layer.
+
+    Attributes:
+        x: what went in, `(N, ...)`.
+        delta: the gradients of the records' own losses at what came out, `(N, ...)`.
+    """
+
+    x: Tensor
+    delta: Tensor
 
 
-def patches(layer: nn.Module, x: Tensor) -> Tensor:
-    """A layer's inputs as `(N, in, S)`, the patches of a convolution; a last 1 for the bias."""
-    if isinstance(layer, nn.Conv2d):
-        x = pad(x, _padding(layer))
-        a = unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)
-    else:
-        a = x.flatten(1, -2).transpose(1, 2) if x.ndim > 2 else x[:, :, None]
-    if layer.bias is not None:
-        a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
-    return a
+class Pair(NamedTuple):
+    """A layer's factors, `(out, out)`, and `(in, in)` or a diagonal `(in,)`."""
+
+    G: Tensor
+    A: Tensor
 
 
-def positions(layer: nn.Module, grad: Tensor) -> Tensor:
-    """A gradient at a layer's output as `(N, out, S)`."""
-    if isinstance(layer, nn.Conv2d):
-        return grad.flatten(2)
-    return grad.flatten(1, -2).transpose(1, 2) if grad.ndim > 2 else grad[:, :, None]
+class Gradients(NamedTuple):
+    """The gradients of some records in one layer, as far as a clipped sum asks for them.
+
+    Attributes:
+        squares: the square of each one's norm, never too small, `(N,)` float64.
+        weighted: their weighted sum, `(out, in)`, given the weights `(N,)`.
+    """
+
+    squares: Tensor
+    weighted: Callable[[Tensor], Tensor]
+
+
+class Moments(NamedTuple):
+    """Sums of second moments over records, in float64, and over how many positions A is one."""
+
+    G: Array
+    A: Array
+    positions: int
+
+
+class Layer(ABC, Generic[M]):
+    """A layer with parameters, which are read as one matrix.
+
+    Attributes:
+        shape: of the matrix, `(out, in)`.
+        diagonal: whether the factor on the input's side is a diagonal.
+    """
+
+    shape: tuple[int, int]
+    diagonal = False
+
+    def __init__(self, module: M) -> None:
+        self.module = module
+
+    @property
+    def factor_sizes(self) -> tuple[int, int]:
+        """How many numbers the two factors have."""
+        rows, columns = self.shape
+        return rows**2, columns if self.diagonal else columns**2
+
+    @abstractmethod
+    def init(self, rng: np.random.Generator) -> Array:
+        """Initial parameters, as the matrix."""
+
+    @abstractmethod
+    def parameters(self, matrix: Tensor) -> dict[str, Tensor]:
+        """The matrix as the module's parameters, by name."""
+
+    @abstractmethod
+    def whole(self, calls: Sequence[Call], matrix: Tensor) -> Tensor:
+        """Every record's gradient, `(N, out, in)`."""
+
+    def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
+        """The diagonal of the Fisher matrix, where it has no Kronecker factors."""
+        g = self.whole(calls, matrix)
+        return Moments(np.full((1, 1), float(len(g))), _squares(g).sum(0).numpy(), len(g))
+
+    def gradients(self, calls: Sequence[Call], matrix: Tensor, U: Pair | None) -> Gradients:
+        """The gradients, under the transform if there is one."""
+        return held(transformed(self.whole(calls, matrix), U))
+
+
+def transformed(g: Tensor, U: Pair | None) -> Tensor:
+    """`U_G g U_A` of matrices, `(..., out, in)`."""
+    if U is None:
+        return g
+    g = U.G @ g
+    return g * U.A if U.A.ndim == 1 else g @ U.A
+
+
+def held(g: Tensor) -> Gradients:
+    """Gradients that are there, `(N, out, in)`."""
+    flat = g.flatten(1)
+    square = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) ** 2
+    return Gradients(square, lambda w: (w @ flat).view(g.shape[1:]))
+
+
+def _squares(g: Tensor) -> Tensor:
+    return g.double().flatten(1).square()
+
+
+class Dense(Layer[M]):
+    """A layer that multiplies: Linear, or Conv2d by its patches."""
+
+    def __init__(self, module: M) -> None:
+        super().__init__(module)
+        self.weight: Tensor = module.weight  # type: ignore[assignment]
+        self.bias = module.bias is not None
+        rows = len(self.weight)
+        self.shape = (rows, self.weight.numel() // rows + self.bias)
+
+    @abstractmethod
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the matrix is multiplied with, `(N, in, S)`, without the 1 of the bias."""
+
+    @abstractmethod
+    def outputs(self, delta: Tensor) -> Tensor:
+        """The gradient at the output, `(N, out, S)`."""
+
+    def init(self, rng: np.random.Generator) -> Array:
+        bound = 1 / math.sqrt(self.shape[1] - self.bias)
+        return rng.uniform(-bound, bound, self.shape)
+
+    def parameters(self, matrix: Tensor) -> dict[str, Tensor]:
+        values = {"bias": matrix[:, -1]} if self.bias else {}
+        columns = self.shape[1] - self.bias
+        return values | {"weight": matrix[:, :columns].reshape(self.weight.shape)}
+
+    def whole(self, calls: Sequence[Call], matrix: Tensor) -> Tensor:
+        return self._products(*self._sides(calls))
+
+    def gradients(self, calls: Sequence[Call], matrix: Tensor, U: Pair | None) -> Gradients:
+        a, delta = self._sides(calls)
+        (rows, columns), S = self.shape, a.shape[2]
+        if S > 1 and S * (rows + columns) >= rows * columns:
+            return held(transformed(self._products(a, delta), U))
+        if U is None:
+            square = _ghost(a, delta, self.bias)
+        else:
+            k = columns - self.bias
+            bent = torch.einsum("ki,nks->nis", U.A[:k], a)
+            bent = bent + U.A[k:].T if self.bias else bent
+            square = _ghost(bent, torch.einsum("oj,njs->nos", U.G, delta), False)
+
+        def weighted(w: Tensor) -> Tensor:
+            d = delta * w[:, None, None]
+            g = torch.tensordot(d, a, dims=([0, 2], [0, 2]))
+            if self.bias:
+                g = torch.cat([g, d.sum(dim=(0, 2))[:, None]], dim=1)
+            return transformed(g, U)
+
+        return Gradients(square, weighted)
+
+    def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
+        a, delta = self._sides(calls)
+        if self.bias:
+            a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
+        return Moments(_moment(delta), _moment(a), a.shape[0] * a.shape[2])
+
+    def _sides(self, calls: Sequence[Call]) -> tuple[Tensor, Tensor]:
+        """Inputs and gradients at the outputs; several uses are further positions."""
+        a = [self.inputs(call.x) for call in calls]
+        delta = [self.outputs(call.delta) for call in calls]
+        return (a[0], delta[0]) if len(calls) == 1 else (torch.cat(a, 2), torch.cat(delta, 2))
+
+    def _products(self, a: Tensor, delta: Tensor) -> Tensor:
+        g = torch.bmm(delta, a.transpose(1, 2))
+        return torch.cat([g, delta.sum(dim=2, keepdim=True)], dim=2) if self.bias else g
+
+
+class LinearLayer(Dense[nn.Linear]):
+    """Linear, on vectors or on sequences of them."""
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return x.flatten(1, -2).transpose(1, 2) if x.ndim > 2 else x[:, :, None]
+
+    outputs = inputs
+
+
+class ConvLayer(Dense[nn.Conv2d]):
+    """Conv2d with one group and zero padding."""
+
+    def inputs(self, x: Tensor) -> Tensor:
+        layer = self.module
+        if layer.kernel_size == (1, 1) and not any(sides := _padding(layer)):
+            return x[:, :, :: layer.stride[0], :: layer.stride[1]].flatten(2)
+        sides = _padding(layer)
+        even = sides[0] == sides[1] and sides[2] == sides[3]
+        x = x if even else pad(x, sides)
+        padding = (sides[2], sides[0]) if even else 0
+        return unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
+
+    def outputs(self, delta: Tensor) -> Tensor:
+        return delta.flatten(2)
+
+
+class EmbeddingLayer(Layer[nn.Embedding]):
+    """Embedding, as a matrix `(width, tokens)` that is multiplied with one-hot tokens."""
+
+    diagonal = True
+
+    def __init__(self, module: nn.Embedding) -> None:
+        super().__init__(module)
+        self.shape = (module.embedding_dim, module.num_embeddings)
+
+    def init(self, rng: np.random.Generator) -> Array:
+        table = rng.standard_normal(self.shape)
+        if self.module.padding_idx is not None:
+            table[:, self.module.padding_idx] = 0
+        return table
+
+    def parameters(self, matrix: Tensor) -> dict[str, Tensor]:
+        return {"weight": matrix.T}
+
+    def whole(self, calls: Sequence[Call], matrix: Tensor) -> Tensor:
+        ids, delta = self._sides(calls)
+        g = delta.new_zeros(len(ids), self.shape[1], self.shape[0])
+        return g.scatter_add_(1, ids[:, :, None].expand_as(delta), delta).transpose(1, 2)
+
+    def gradients(self, calls: Sequence[Call], matrix: Tensor, U: Pair | None) -> Gradients:
+        ids, delta = self._sides(calls)
+        bent = delta if U is None else (delta @ U.G.T) * U.A[ids][:, :, None]
+        same = (ids[:, :, None] == ids[:, None, :]).to(delta.dtype)
+        square = _products_sum(same, bent @ bent.transpose(1, 2), bent.norm(dim=2), self.shape[0])
+
+        def weighted(w: Tensor) -> Tensor:
+            d = (delta * w[:, None, None]).flatten(0, 1)
+            table = d.new_zeros(self.shape[::-1]).index_add_(0, ids.flatten(), d)
+            return transformed(table.T, U)
+
+        return Gradients(square, weighted)
+
+    def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
+        ids, delta = self._sides(calls)
+        counts = torch.bincount(ids.flatten(), minlength=self.shape[1])
+        return Moments(_moment(delta.transpose(1, 2)), counts.double().numpy(), ids.numel())
+
+    def _sides(self, calls: Sequence[Call]) -> tuple[Tensor, Tensor]:
+        """Tokens `(N, S)`, and the gradients of their vectors `(N, S, width)`, zero for padding."""
+        ids = torch.cat([call.x.flatten(1) for call in calls], 1)
+        delta = torch.cat([call.delta.reshape(len(ids), -1, self.shape[0]) for call in calls], 1)
+        if self.module.padding_idx is not None:
+            delta = delta * (ids != self.module.padding_idx)[:, :, None]
+        return ids, delta
+
+
+class GroupNormLayer(Layer[nn.GroupNorm]):
+    """GroupNorm's scale and shift, `(1, 2 channels)`; small, so gradients are held."""
+
+    diagonal = True
+
+    def __init__(self, module: nn.GroupNorm) -> None:
+        super().__init__(module)
+        self.shape = (1, 2 * module.num_channels)
+
+    def init(self, rng: np.random.Generator) -> Array:
+        half = self.shape[1] // 2
+        return np.concatenate([np.ones(half), np.zeros(half)])[None]
+
+    def parameters(self, matrix: Tensor) -> dict[str, Tensor]:
+        scale, shift = matrix[0].chunk(2)
+        return {"weight": scale, "bias": shift}
+
+    def whole(self, calls: Sequence[Call], matrix: Tensor) -> Tensor:
+        total = []
+        for x, delta in calls:
+            unit = group_norm(x, self.module.num_groups, eps=self.module.eps).flatten(2)
+            d = delta.reshape(unit.shape)
+            total.append(torch.cat([torch.einsum("ncs,ncs->nc", d, unit), d.sum(dim=2)], dim=1))
+        return torch.stack(total).sum(dim=0)[:, None]
 
 
 def _padding(layer: nn.Conv2d) -> list[int]:
@@ -42,3 +308,31 @@ def _padding(layer: nn.Conv2d) -> list[int]:
         else:
             sides += [int(layer.padding[k])] * 2
     return sides
+
+
+def _ghost(a: Tensor, delta: Tensor, bias: bool) -> Tensor:
+    """The squared norm of `sum_s delta_s a_s'` for each record, and of the bias's, never less."""
+    size = a.shape[1] + delta.shape[1]
+    lengths = (a.square().sum(dim=1) + bias).sqrt() * delta.square().sum(dim=1).sqrt()
+    if a.shape[2] == 1:
+        return (lengths.double()[:, 0] * (1 + size * torch.finfo(a.dtype).eps)) ** 2
+    gram = a.transpose(1, 2) @ a
+    gram = gram + 1 if bias else gram
+    return _products_sum(gram, delta.transpose(1, 2) @ delta, lengths, size)
+
+
+def _products_sum(A: Tensor, D: Tensor, lengths: Tensor, size: int) -> Tensor:
+    r"""The sum of `A * D` for each record, and what rounding may have taken from it.
+
+    The terms of a Gram sum cancel, and each is off by at most $\epsilon$ times its vectors' sizes
+    and lengths: without the room for that, a record could exceed its clip.
+    """
+    exact = (A * D).sum(dim=(1, 2), dtype=torch.float64)
+    lost = size * torch.finfo(A.dtype).eps * lengths.sum(dim=1, dtype=torch.float64) ** 2
+    return exact.clamp(min=0) + lost
+
+
+def _moment(v: Tensor) -> Array:
+    """The sum of `v v'` over records and positions of `(N, d, S)`, as float64."""
+    flat = v.transpose(0, 1).flatten(1)
+    return (flat @ flat.T).double().numpy()

@@ -1,55 +1,64 @@
-r"""Deep networks of Linear and Conv2d layers, with per-record gradients layer by layer.
+"""Deep networks as functions of one parameter array, with clipped sums of records' gradients.
 
-A layer's parameters are read as one matrix, `(out, in)` with the bias as a last column, where for a
-convolution `in` is a patch. The gradient of one record is then $g = \sum_s \delta_s a_s^\top$ over
-positions s, with $a_s$ the layer's input (and a 1 for the bias) and $\delta_s$ the gradient at its
-output: one forward and one backward pass for many records give all of them.
+One forward and one backward pass for many records show every layer what went in and what came back;
+`layers.py` says what follows from that. Parameters have no gradients on the way: nothing is
+differentiated but activations.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.linalg import vector_norm
 from torch.nn.functional import cross_entropy
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import exact_sums
-from fedsofim.models.layers import matrix_shape, patches, positions
-from fedsofim.models.modules import supported_layers
+from fedsofim.models.fitting import layers_of
+from fedsofim.models.layers import Call, Pair, transformed
 from fedsofim.models.records import Covariances, Factors
 
 
-class _Pass(NamedTuple):
-    """What a layer saw and what came back to it, at every position of every record.
+class Seen(NamedTuple):
+    """A layer's parameters, and what it saw, once for each time that the network used it."""
 
-    Attributes:
-        a: inputs with a last 1 for the bias, `(N, in, S)`.
-        delta: gradients of the records' own losses at the outputs, `(N, out, S)`.
-    """
-
-    a: Tensor
-    delta: Tensor
+    matrix: Tensor
+    calls: list[Call]
 
 
 class DeepNetwork:
     """A torch module as a function of one parameter array.
 
     Args:
-        module: gives logits `(N, classes)`; it is not changed.
+        module: gives logits `(N, classes)`; its parameters are not changed.
         classes: how many.
-        microbatch: records whose gradients are held at a time.
+        microbatch: records that are passed through at a time.
+        opacus: whether Opacus takes the layers that are not ours.
+        vocabulary: how many tokens there are, if records are sequences of them; else 0.
     """
 
-    def __init__(self, module: nn.Module, classes: int, microbatch: int = 128) -> None:
-        self.module, self.classes, self.microbatch = module.eval(), classes, microbatch
-        self.layers = supported_layers(module)
-        self.shapes = [matrix_shape(layer) for layer in self.layers.values()]
+    def __init__(
+        self,
+        module: nn.Module,
+        classes: int,
+        microbatch: int = 128,
+        *,
+        opacus: bool = False,
+        vocabulary: int = 0,
+    ) -> None:
+        if opacus:
+            from fedsofim.models.opacus_layers import rewritten
+
+            module = rewritten(module)
+        # What differs in training is refused, but torch takes other ways through attention.
+        self.module = module.train(opacus)
+        self.classes, self.microbatch, self.vocabulary = classes, microbatch, vocabulary
+        self.layers = layers_of(module, opacus)
+        self.shapes = [layer.shape for layer in self.layers.values()]
 
     @property
     def size(self) -> int:
@@ -57,81 +66,111 @@ class DeepNetwork:
         return sum(rows * columns for rows, columns in self.shapes)
 
     def init(self, rng: np.random.Generator) -> Array:
-        r"""Initial parameters `(1, d)`, each layer uniform within $\pm 1/\sqrt{\text{fan in}}$."""
-        theta = []
-        for layer, (rows, columns) in zip(self.layers.values(), self.shapes, strict=True):
-            bound = 1 / math.sqrt(columns - (layer.bias is not None))
-            theta.append(rng.uniform(-bound, bound, rows * columns))
+        """Initial parameters `(1, d)`, layer by layer."""
+        theta = [layer.init(rng).ravel() for layer in self.layers.values()]
         return np.concatenate(theta).astype(np.float32)[None]
 
     def records(self, x: Array, y: Array) -> "DeepRecords":
         """Labelled records for this network."""
+        if self.vocabulary and x.size:
+            good = bool((x == np.rint(x)).all()) and 0 <= x.min() and x.max() < self.vocabulary
+            require(good, f"records: tokens must be whole numbers from 0 to {self.vocabulary - 1}")
         labels = torch.as_tensor(np.asarray(y, np.int64))
         return DeepRecords(self, torch.as_tensor(np.ascontiguousarray(x)), labels)
 
     def matrices(self, theta: Array) -> list[Tensor]:
-        """Each layer's parameters as a matrix, `(out, in)` with the bias last."""
+        """Each layer's parameters as a matrix, `(out, in)`."""
         flat = torch.tensor(theta).reshape(-1)  # a copy: torch takes no read-only array
         parts = torch.split(flat, [rows * columns for rows, columns in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
-    def factor_pairs(self, factors: Factors) -> list[tuple[Tensor, Tensor]]:
+    def factor_pairs(self, factors: Factors) -> list[Pair]:
         """Each layer's `U_G` and `U_A`."""
-        pairs = []
+        sizes = [layer.factor_sizes for layer in self.layers.values()]
         g, a = (torch.tensor(f).reshape(-1) for f in factors)
-        for rows, columns in self.shapes:
-            pairs.append((g[: rows**2].view(rows, rows), a[: columns**2].view(columns, columns)))
-            g, a = g[rows**2 :], a[columns**2 :]
-        require(len(g) == len(a) == 0, "the transform's factors do not fit the model")
+        fit = len(g) == sum(s[0] for s in sizes) and len(a) == sum(s[1] for s in sizes)
+        require(fit, "the transform's factors do not fit the model")
+        gs, as_ = (torch.split(f, [s[i] for s in sizes]) for i, f in enumerate((g, a)))
+        pairs = []
+        for layer, U_G, U_A in zip(self.layers.values(), gs, as_, strict=True):
+            rows, columns = layer.shape
+            U_A = U_A if layer.diagonal else U_A.view(columns, columns)
+            pairs.append(Pair(U_G.view(rows, rows), U_A))
         return pairs
 
     def logits(self, theta: Array, x: Tensor) -> Tensor:
         """The network's outputs `(N, K)`, without gradients."""
         with torch.no_grad():
-            out: Tensor = torch.func.functional_call(self.module, self._parameters(theta), (x,))
-        return out
+            return self._call(self.matrices(theta), x)
 
-    def passes(self, theta: Array, x: Tensor, y: Tensor) -> list[list[_Pass]]:
-        """What every layer saw, once for each time that the network used it."""
-        parameters = self._parameters(theta)
-        for value in parameters.values():
-            value.requires_grad_()  # or nothing would be differentiated on the way to the layers
-        seen: list[list[list[Any]]] = [[] for _ in self.layers]
+    def autograd(self, theta: Array, x: Tensor, y: Tensor) -> list[Tensor]:
+        """The gradient of the records' summed loss, a matrix a layer, as torch gives it."""
+        matrices = [matrix.clone().requires_grad_() for matrix in self.matrices(theta)]
+        loss = cross_entropy(self._call(matrices, x), y, reduction="sum")
+        return list(torch.autograd.grad(loss, matrices, allow_unused=True, materialize_grads=True))
 
-        def watch(calls: list[list[Any]]) -> Any:
-            def hook(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-                call = [patches(layer, inputs[0].detach()), None]
-                calls.append(call)
-
-                # On the tensor as it is now: an activation may change it in place.
-                def keep(grad: Tensor) -> None:
-                    call[1] = positions(layer, grad)
-
-                output.register_hook(keep)  # type: ignore[no-untyped-call]
-
-            return hook
-
+    def passes(self, theta: Array, x: Tensor, y: Tensor) -> list[Seen]:
+        """What every layer saw."""
+        seen = [Seen(matrix, []) for matrix in self.matrices(theta)]
+        kept: list[list[list[Any]]] = [[] for _ in seen]
         handles = [
-            layer.register_forward_hook(watch(calls))
-            for layer, calls in zip(self.layers.values(), seen, strict=True)
+            layer.module.register_forward_hook(_watch(calls))
+            for layer, calls in zip(self.layers.values(), kept, strict=True)
         ]
         try:
-            out = torch.func.functional_call(self.module, parameters, (x,))
-            cross_entropy(out, y, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            loss = cross_entropy(self._call([s.matrix for s in seen], x), y, reduction="sum")
+            loss.backward()  # type: ignore[no-untyped-call]
         finally:
             for handle in handles:
                 handle.remove()
-        return [[_Pass(*call) for call in calls if call[1] is not None] for calls in seen]
+        for one, calls in zip(seen, kept, strict=True):
+            one.calls.extend(Call(*call) for call in calls if call[1] is not None)
+        return seen
 
-    def _parameters(self, theta: Array) -> dict[str, Tensor]:
-        parameters = {}
-        for (name, layer), matrix in zip(self.layers.items(), self.matrices(theta), strict=True):
-            prefix, columns = f"{name}." if name else "", matrix.shape[1]
-            if layer.bias is not None:
-                parameters[f"{prefix}bias"] = matrix[:, -1]
-                columns -= 1
-            parameters[f"{prefix}weight"] = matrix[:, :columns].reshape(layer.weight.shape)
-        return parameters
+    def gradients(self, theta: Array, x: Tensor, y: Tensor) -> list[Tensor]:
+        """Every record's gradient, one `(N, out, in)` a layer."""
+        passes = zip(self.layers.values(), self.passes(theta, x, y), strict=True)
+        return [
+            layer.whole(calls, matrix) if calls else matrix.new_zeros(len(x), *layer.shape)
+            for layer, (matrix, calls) in passes
+        ]
+
+    def named(self, matrices: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What the layers' matrices are as the module's parameters, by name."""
+        return {
+            f"{name}.{key}" if name else key: value
+            for (name, layer), matrix in zip(self.layers.items(), matrices, strict=True)
+            for key, value in layer.parameters(matrix).items()
+        }
+
+    def _call(self, matrices: Sequence[Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, self.named(matrices), (x,))
+        return out
+
+
+def _watch(calls: list[list[Any]]) -> Any:
+    """A hook that keeps what goes into a layer, and what comes back to its output."""
+
+    def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> Tensor | None:
+        require(
+            isinstance(output, Tensor) and len(inputs) == 1,
+            f"model: {type(layer).__name__} takes or gives more than one tensor, and its gradients "
+            "for single records are not known",
+        )
+        call = [inputs[0].detach(), None]
+        calls.append(call)
+        first = not output.requires_grad
+        if first:  # nothing before it is differentiated; a copy, which may be changed in place
+            output = output.requires_grad_().clone()
+
+        # On the tensor as it is now: an activation may change it in place.
+        def keep(grad: Tensor) -> None:
+            call[1] = grad
+
+        output.register_hook(keep)
+        return output if first else None
+
+    return hook
 
 
 class DeepRecords:
@@ -145,11 +184,7 @@ class DeepRecords:
     """
 
     def __init__(
-        self,
-        network: DeepNetwork,
-        x: Tensor,
-        y: Tensor,
-        factors: list[tuple[Tensor, Tensor]] | None = None,
+        self, network: DeepNetwork, x: Tensor, y: Tensor, factors: list[Pair] | None = None
     ) -> None:
         self.network, self.x, self.y, self.factors = network, x, y, factors
 
@@ -163,7 +198,7 @@ class DeepRecords:
         """The class of each record, `(N,)`."""
         return self.y.numpy()
 
-    def part(self, which: slice) -> "DeepRecords":
+    def part(self, which: slice | Tensor) -> "DeepRecords":
         """Some of the records."""
         return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
 
@@ -178,17 +213,8 @@ class DeepRecords:
 
     def gradients(self, theta: Array) -> list[Tensor]:
         """Every record's gradient, transformed if asked, one `(N, out, in)` a layer."""
-        gradients = []
-        layers = self.network.passes(theta, self.x, self.y)
-        for number, (calls, shape) in enumerate(zip(layers, self.network.shapes, strict=True)):
-            g = self.x.new_zeros(self.size, *shape)
-            for a, delta in calls:
-                g += torch.bmm(delta, a.transpose(1, 2))
-            if self.factors is not None:
-                U_G, U_A = (U.to(g.dtype) for U in self.factors[number])
-                g = U_G @ g @ U_A
-            gradients.append(g)
-        return gradients
+        gradients = self.network.gradients(theta, self.x, self.y)
+        return [transformed(g, U) for g, U in zip(gradients, self._factors(theta), strict=True)]
 
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of the records' gradients, each clipped over all layers together to `clip`.
@@ -199,7 +225,9 @@ class DeepRecords:
         """
         C = float(np.asarray(clip).item())  # one network, never a stack
         if not exact or math.isinf(C):
-            return BoundedSum(self._fast_sum(theta, C), clip)
+            total = sum((batch._fast_sum(theta, C) for batch in self.batches()), start=self._zero())
+            value = total.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
+            return BoundedSum(value, clip)
         B, unit = exact_sums.grid(C, exact_sums.DEEP_BITS)
         sums = np.zeros(self.network.size, np.int64)
         for batch in self.batches():
@@ -208,22 +236,38 @@ class DeepRecords:
             sums += columns.sum(axis=1).astype(np.int64)
         return BoundedSum(sums.reshape(theta.shape), B, unit)
 
-    def _fast_sum(self, theta: Array, C: float) -> Array:
-        """The sum in floats; an example whose gradient is not finite contributes zero."""
-        total = [self.x.new_zeros(shape) for shape in self.network.shapes]
-        for batch in self.batches():
-            gradients = batch.gradients(theta)
-            weight = self.x.new_ones(batch.size)
-            if math.isfinite(C):
-                norms = [vector_norm(g.flatten(1), dim=1, dtype=torch.float64) for g in gradients]
-                norm = torch.stack(norms).norm(dim=0) * (1 + 4 * torch.finfo(weight.dtype).eps)
-                norm += torch.finfo(norm.dtype).tiny ** 0.5  # squares may have underflowed
-                weight = torch.where(norm.isfinite(), C / norm.clamp(min=C), 0.0).to(weight)
-                gradients = [g.nan_to_num(0.0, 0.0, 0.0) for g in gradients]
-            for sum_, g in zip(total, gradients, strict=True):
-                sum_ += torch.tensordot(weight, g, dims=1)
-        flat = torch.cat([sum_.reshape(-1) for sum_ in total])
-        return flat.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
+    def _fast_sum(self, theta: Array, C: float) -> Tensor:
+        """The sum in floats, flat; an example whose norm is not finite contributes zero."""
+        seen = self.network.passes(theta, self.x, self.y)
+        layers, factors = self.network.layers.values(), self._factors(theta)
+        parts = [
+            layer.gradients(calls, matrix, U) if calls else None
+            for layer, (matrix, calls), U in zip(layers, seen, factors, strict=True)
+        ]
+        weight = self.x.new_ones(self.size, dtype=seen[0].matrix.dtype)
+        if math.isfinite(C):
+            limits = torch.finfo(weight.dtype)
+            norm = sum((p.squares for p in parts if p is not None), start=weight.double() * 0)
+            norm = norm.sqrt() * (1 + 8 * limits.eps)
+            norm += (limits.tiny * self.network.size) ** 0.5  # squares may have underflowed
+            good = norm.isfinite()
+            if not good.all():  # zero times infinity is not zero
+                return self.part(good)._fast_sum(theta, C) if good.any() else self._zero()
+            weight = (C / norm.clamp(min=C)).to(weight)
+        flat = [
+            weight.new_zeros(math.prod(layer.shape)) if p is None else p.weighted(weight).flatten()
+            for layer, p in zip(layers, parts, strict=True)
+        ]
+        return torch.cat(flat)
+
+    def _zero(self) -> Tensor:
+        return torch.zeros(self.network.size)
+
+    def _factors(self, theta: Array) -> Sequence[Pair | None]:
+        if self.factors is None:
+            return [None] * len(self.network.layers)
+        kind = torch.from_numpy(np.empty(0, theta.dtype)).dtype
+        return [Pair(U.G.to(kind), U.A.to(kind)) for U in self.factors]
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy."""
@@ -243,24 +287,21 @@ class DeepRecords:
         r"""Each layer's Kronecker factors (Martens & Grosse 2015; Grosse & Martens 2016).
 
         $A$ is the mean of $aa^\top$ over records and positions, $G$ that of
-        $\sum_s\delta_s\delta_s^\top$ over records.
+        $\sum_s\delta_s\delta_s^\top$ over records. Where A is a diagonal, only that is given.
         """
-        shapes = self.network.shapes
-        G = [np.zeros((rows, rows)) for rows, _ in shapes]
-        A = [np.zeros((columns, columns)) for _, columns in shapes]
-        seen = [0] * len(shapes)
+        layers = list(self.network.layers.values())
+        G: list[Any] = [np.zeros((layer.shape[0],) * 2) for layer in layers]
+        A: list[Any] = [np.zeros((layer.shape[1],) * (2 - layer.diagonal)) for layer in layers]
+        positions = [0] * len(layers)
         for batch in self.batches():
-            for i, calls in enumerate(self.network.passes(theta, batch.x, batch.y)):
-                for a, delta in calls:
-                    A[i] += _second_moment(a)
-                    G[i] += _second_moment(delta)
-                    seen[i] += a.shape[0] * a.shape[2]
+            passes = self.network.passes(theta, batch.x, batch.y)
+            for i, (layer, (matrix, calls)) in enumerate(zip(layers, passes, strict=True)):
+                if calls:
+                    moments = layer.moments(calls, matrix)
+                    G[i] += moments.G
+                    A[i] += moments.A
+                    positions[i] += moments.positions
         return [
-            Covariances(g / self.size, a / max(1, n)) for g, a, n in zip(G, A, seen, strict=True)
+            Covariances(g / self.size, a / max(1, n))
+            for g, a, n in zip(G, A, positions, strict=True)
         ]
-
-
-def _second_moment(v: Tensor) -> Array:
-    """The sum of `v v'` over records and positions of `(N, d, S)`, as float64."""
-    flat = v.transpose(0, 1).flatten(1)
-    return (flat @ flat.T).double().numpy()

@@ -127,11 +127,13 @@ class KFC(Transform):
         return Factors(join(U_G), join(U_A))
 
     def _factor(self, C: Array, wanted: bool) -> Array:
+        whole = C.ndim == 2  # else a diagonal, as of a norm's scales
         if not wanted:
-            return np.eye(len(C))
+            return np.eye(len(C)) if whole else np.ones(len(C))
         U = inverse_root(C, self.damping, self.floor)
         if self.normalise == "gradients" and C.any():
-            U /= math.sqrt(np.vdot(U, C @ U) / np.trace(C))  # tr(U C U) = tr(C)
+            size = np.trace(C) if whole else C.sum()
+            U /= math.sqrt(np.vdot(U, C @ U if whole else C * U) / size)  # tr(U C U) = tr(C)
         elif self.normalise == "eigenvalues":
             U /= math.sqrt(np.vdot(U, U) / len(U))
         return U

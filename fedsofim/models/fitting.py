@@ -1,0 +1,139 @@
+"""Which modules can be trained: their layers are known, and no record changes another's gradient.
+
+The clip bounds what a record does to its own gradient, and nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsofim.core.errors import ConfigError, require
+from fedsofim.models.layers import (
+    ConvLayer,
+    EmbeddingLayer,
+    GroupNormLayer,
+    Layer,
+    LinearLayer,
+)
+
+if TYPE_CHECKING:
+    from fedsofim.models.networks import DeepNetwork
+
+TRIED = 5  # records of the try
+OURS = "Linear, Conv2d with zero padding and one group, GroupNorm and Embedding"
+
+
+def layers_of(module: nn.Module, opacus: bool = False) -> dict[str, Layer[Any]]:
+    """The layers that hold parameters, by name, or an error that names those that do not fit.
+
+    Args:
+        module: the network.
+        opacus: whether Opacus takes the layers that are not ours.
+    """
+    layers: dict[str, Layer[Any]] = {}
+    refused: list[str] = []
+    seen: set[int] = set()
+    done: list[str] = []  # of what is taken with all inside it
+    for name, part in module.named_modules():
+        if any(name.startswith(f"{inside}.") for inside in done):
+            continue
+        own = [id(p) for p in part.parameters(recurse=False)]
+        layer = None if seen & set(own) else _layer(part, opacus and bool(own))
+        if layer is not None:
+            layers[name] = layer
+            done += [name] if getattr(layer, "sampler", True) is None else []
+        elif own or _mixes(part) or list(part.buffers(recurse=False)):
+            why = " (shares its parameters)" if seen & set(own) else ""
+            refused.append(f"{name or 'the module itself'}: {type(part).__name__}{why}")
+        seen |= set(own)
+    also = ", or what Opacus knows," if opacus else " (model.grads=opacus knows more),"
+    require(
+        not refused,
+        f"model: layers must be {OURS}{also} and without BatchNorm or Dropout; not so: "
+        f"{', '.join(refused)}",
+    )
+    require(bool(layers), "model: has no layer with parameters")
+    return layers
+
+
+def _layer(part: nn.Module, opacus: bool) -> Layer[Any] | None:
+    """How a layer's gradients are computed, if they can be."""
+    kind = type(part)
+    if kind is nn.Linear:
+        return LinearLayer(part)
+    if isinstance(part, nn.Conv2d) and kind is nn.Conv2d:
+        plain = part.groups == 1 and part.padding_mode == "zeros"
+        if plain:
+            return ConvLayer(part)
+    if isinstance(part, nn.GroupNorm) and kind is nn.GroupNorm and part.affine:
+        return GroupNormLayer(part)
+    if isinstance(part, nn.Embedding) and kind is nn.Embedding:
+        alone = part.max_norm is None and not part.scale_grad_by_freq
+        return EmbeddingLayer(part) if alone else None
+    if not opacus or _mixes(part) or list(part.buffers()):
+        return None
+    from fedsofim.models.opacus_layers import Sampled, is_linear
+
+    if is_linear(part):
+        return LinearLayer(part)  # type: ignore[arg-type]
+    try:
+        return Sampled(part)
+    except NotImplementedError:
+        return None
+
+
+def _mixes(part: nn.Module) -> bool:
+    """Whether a layer computes with other records, or by chance."""
+    if isinstance(part, nn.modules.instancenorm._InstanceNorm):
+        return part.track_running_stats
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0
+    inside = getattr(part, "dropout", 0.0)  # of Opacus's LSTM and attention
+    by_chance = isinstance(inside, float) and inside > 0
+    return by_chance or isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
+def require_separate(network: "DeepNetwork", shape: Sequence[int]) -> None:
+    """Refuse a network in which one record changes what it makes of another, as far as a try shows.
+
+    Also one whose gradients are not those of its layers, such as where a layer's weight is used
+    without the layer: each record's gradient is compared with what torch says of the record alone.
+
+    Args:
+        network: the network.
+        shape: of a record; the try is made with noise.
+    """
+    rng, K = np.random.default_rng(0), network.classes
+    theta = network.init(rng)
+    if network.vocabulary:
+        x, first = (rng.integers(0, network.vocabulary, (n, *shape)) for n in (TRIED, 1))
+    else:
+        x, first = (s * rng.standard_normal((n, *shape)) for n, s in ((TRIED, 1), (1, 10)))
+    tried, other = (
+        network.records(a.astype(np.float32), rng.integers(0, K, TRIED))
+        for a in (x, np.concatenate([first, x[1:]]))
+    )
+    before, after = (network.logits(theta, records.x) for records in (tried, other))
+    given = tuple(before.shape)
+    require(given == (TRIED, K), f"model: gives {given} for {TRIED} records, not {(TRIED, K)}")
+    require(
+        torch.allclose(before[1:], after[1:], rtol=1e-3, atol=1e-4, equal_nan=True),
+        "model: what it makes of a record depends on the others, so that no clip bounds what a "
+        "record does; such as a mean over the batch",
+    )
+    try:
+        batch = network.gradients(theta, tried.x, tried.y)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ConfigError(f"model: the gradients of its layers cannot be had ({error})") from None
+    for i in range(TRIED):
+        alone = network.autograd(theta, tried.x[i : i + 1], tried.y[i : i + 1])
+        for name, ours, right in zip(network.layers, batch, alone, strict=True):
+            require(
+                float((ours[i] - right).norm()) <= 1e-3 * float(right.norm()) + 1e-5,
+                f"model: in a batch, a record's gradient in {name or 'the module itself'} is not "
+                "what it is alone; records must come first in every layer, which must be called "
+                "by the network, and not only its weight used",
+            )
