@@ -18,11 +18,12 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import group_norm, pad, unfold
+from torch.nn.functional import group_norm, pad
 
 from fedsofim.core.arrays import Array
 
 M = TypeVar("M", bound=nn.Module)
+CACHED = 1 << 17  # numbers that stay in a core's cache
 
 
 class Call(NamedTuple):
@@ -49,11 +50,11 @@ class Gradients(NamedTuple):
 
     Attributes:
         squares: the square of each one's norm, never too small, `(N,)` float64.
-        weighted: their weighted sum, `(out, in)`, given the weights `(N,)`.
+        add: adds their sum, with the weights `(N,)`, to a matrix `(out, in)`.
     """
 
     squares: Tensor
-    weighted: Callable[[Tensor], Tensor]
+    add: Callable[[Tensor, Tensor], None]
 
 
 class Moments(NamedTuple):
@@ -116,9 +117,13 @@ def transformed(g: Tensor, U: Pair | None) -> Tensor:
 
 def held(g: Tensor) -> Gradients:
     """Gradients that are there, `(N, out, in)`."""
-    flat = g.flatten(1)
-    square = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64) ** 2
-    return Gradients(square, lambda w: (w @ flat).view(g.shape[1:]))
+
+    def add(w: Tensor, out: Tensor) -> None:
+        out.add_((w @ g.flatten(1)).view(g.shape[1:]))
+
+    rows = torch.linalg.vector_norm(g, dim=2)  # in float32; what that may lose is made up for
+    lost = g.shape[2] * torch.finfo(g.dtype).eps
+    return Gradients(rows.double().square().sum(dim=1) * (1 + lost) ** 2, add)
 
 
 def _squares(g: Tensor) -> Tensor:
@@ -153,13 +158,17 @@ class Dense(Layer[M]):
         return values | {"weight": matrix[:, :columns].reshape(self.weight.shape)}
 
     def whole(self, calls: Sequence[Call], matrix: Tensor) -> Tensor:
-        return self._products(*self._sides(calls))
+        g = self.products(calls[0])
+        for call in calls[1:]:
+            g += self.products(call)
+        return g
 
     def gradients(self, calls: Sequence[Call], matrix: Tensor, U: Pair | None) -> Gradients:
-        a, delta = self._sides(calls)
-        (rows, columns), S = self.shape, a.shape[2]
+        rows, columns = self.shape
+        S = sum(call.delta[0].numel() for call in calls) // rows
         if S > 1 and S * (rows + columns) >= rows * columns:
-            return held(transformed(self._products(a, delta), U))
+            return held(transformed(self.whole(calls, matrix), U))
+        a, delta = self._sides(calls)
         if U is None:
             square = _ghost(a, delta, self.bias)
         else:
@@ -168,14 +177,16 @@ class Dense(Layer[M]):
             bent = bent + U.A[k:].T if self.bias else bent
             square = _ghost(bent, torch.einsum("oj,njs->nos", U.G, delta), False)
 
-        def weighted(w: Tensor) -> Tensor:
-            d = delta * w[:, None, None]
-            g = torch.tensordot(d, a, dims=([0, 2], [0, 2]))
+        def add(w: Tensor, out: Tensor) -> None:
+            g = out if U is None else torch.zeros_like(out)
+            d = (delta * w[:, None, None]).transpose(0, 1).flatten(1)
+            g[:, : a.shape[1]].addmm_(d, a.transpose(1, 2).flatten(0, 1))
             if self.bias:
-                g = torch.cat([g, d.sum(dim=(0, 2))[:, None]], dim=1)
-            return transformed(g, U)
+                g[:, -1] += d.sum(dim=1)
+            if U is not None:
+                out.add_(transformed(g, U))
 
-        return Gradients(square, weighted)
+        return Gradients(square, add)
 
     def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
         a, delta = self._sides(calls)
@@ -189,8 +200,12 @@ class Dense(Layer[M]):
         delta = [self.outputs(call.delta) for call in calls]
         return (a[0], delta[0]) if len(calls) == 1 else (torch.cat(a, 2), torch.cat(delta, 2))
 
-    def _products(self, a: Tensor, delta: Tensor) -> Tensor:
-        g = torch.bmm(delta, a.transpose(1, 2))
+    def products(self, call: Call) -> Tensor:
+        """Every record's gradient from one use of the layer, `(N, out, in)`."""
+        a, delta = self.inputs(call.x), self.outputs(call.delta)
+        return self._with_bias(torch.bmm(delta, a.transpose(1, 2)), delta)
+
+    def _with_bias(self, g: Tensor, delta: Tensor) -> Tensor:
         return torch.cat([g, delta.sum(dim=2, keepdim=True)], dim=2) if self.bias else g
 
 
@@ -207,17 +222,37 @@ class ConvLayer(Dense[nn.Conv2d]):
     """Conv2d with one group and zero padding."""
 
     def inputs(self, x: Tensor) -> Tensor:
-        layer = self.module
-        if layer.kernel_size == (1, 1) and not any(sides := _padding(layer)):
-            return x[:, :, :: layer.stride[0], :: layer.stride[1]].flatten(2)
-        sides = _padding(layer)
-        even = sides[0] == sides[1] and sides[2] == sides[3]
-        x = x if even else pad(x, sides)
-        padding = (sides[2], sides[0]) if even else 0
-        return unfold(x, layer.kernel_size, layer.dilation, padding, layer.stride)
+        view = self._patches(x)
+        return view.reshape(len(x), -1, view.shape[4] * view.shape[5])
 
     def outputs(self, delta: Tensor) -> Tensor:
         return delta.flatten(2)
+
+    def products(self, call: Call) -> Tensor:
+        """A few records at a time, whose patches are copied to where the cache keeps them."""
+        view, delta = self._patches(call.x), self.outputs(call.delta)
+        some = max(1, CACHED // view[0].numel())
+        a = view.new_empty(some, *view.shape[1:])
+        g = view.new_empty(*delta.shape[:2], self.shape[1] - self.bias)
+        for i in range(0, len(view), some):
+            n = len(a[: len(view) - i].copy_(view[i : i + some]))
+            patches = a[:n].view(n, g.shape[2], -1)
+            torch.bmm(delta[i : i + n], patches.transpose(1, 2), out=g[i : i + n])
+        return self._with_bias(g, delta)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """A view of all patches, `(N, channels, kernel height, width, output height, width)`."""
+        layer, sides = self.module, _padding(self.module)
+        x = (pad(x, sides) if any(sides) else x).contiguous()
+        (N, C, *size), (n, c, *step) = x.shape, x.stride()
+        across = [
+            (size[k] - layer.dilation[k] * (layer.kernel_size[k] - 1) - 1) // layer.stride[k] + 1
+            for k in (0, 1)
+        ]
+        within = [step[k] * layer.dilation[k] for k in (0, 1)]
+        between = [step[k] * layer.stride[k] for k in (0, 1)]
+        shape = (N, C, *layer.kernel_size, *across)
+        return x.as_strided(shape, (n, c, *within, *between))
 
 
 class EmbeddingLayer(Layer[nn.Embedding]):
@@ -249,12 +284,12 @@ class EmbeddingLayer(Layer[nn.Embedding]):
         same = (ids[:, :, None] == ids[:, None, :]).to(delta.dtype)
         square = _products_sum(same, bent @ bent.transpose(1, 2), bent.norm(dim=2), self.shape[0])
 
-        def weighted(w: Tensor) -> Tensor:
+        def add(w: Tensor, out: Tensor) -> None:
             d = (delta * w[:, None, None]).flatten(0, 1)
             table = d.new_zeros(self.shape[::-1]).index_add_(0, ids.flatten(), d)
-            return transformed(table.T, U)
+            out.add_(transformed(table.T, U))
 
-        return Gradients(square, weighted)
+        return Gradients(square, add)
 
     def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
         ids, delta = self._sides(calls)
@@ -312,13 +347,19 @@ def _padding(layer: nn.Conv2d) -> list[int]:
 
 def _ghost(a: Tensor, delta: Tensor, bias: bool) -> Tensor:
     """The squared norm of `sum_s delta_s a_s'` for each record, and of the bias's, never less."""
-    size = a.shape[1] + delta.shape[1]
-    lengths = (a.square().sum(dim=1) + bias).sqrt() * delta.square().sum(dim=1).sqrt()
+    lengths = _lengths(a, bias) * _lengths(delta, False)
     if a.shape[2] == 1:
-        return (lengths.double()[:, 0] * (1 + size * torch.finfo(a.dtype).eps)) ** 2
+        return lengths[:, 0] ** 2
     gram = a.transpose(1, 2) @ a
     gram = gram + 1 if bias else gram
+    size = a.shape[1] + delta.shape[1]
     return _products_sum(gram, delta.transpose(1, 2) @ delta, lengths, size)
+
+
+def _lengths(v: Tensor, bias: bool) -> Tensor:
+    """The norm at each position, `(N, S)` float64."""
+    norm = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64)
+    return (norm.square() + 1).sqrt() if bias else norm
 
 
 def _products_sum(A: Tensor, D: Tensor, lengths: Tensor, size: int) -> Tensor:

@@ -23,11 +23,11 @@ from fedsofim.models.layers import Call, Pair, transformed
 from fedsofim.models.records import Covariances, Factors
 
 
-class Seen(NamedTuple):
-    """A layer's parameters, and what it saw, once for each time that the network used it."""
+class Point(NamedTuple):
+    """Parameters, as a matrix a layer and as the module's own, by name."""
 
-    matrix: Tensor
-    calls: list[Call]
+    matrices: list[Tensor]
+    named: dict[str, Tensor]
 
 
 class DeepNetwork:
@@ -80,7 +80,10 @@ class DeepNetwork:
 
     def matrices(self, theta: Array) -> list[Tensor]:
         """Each layer's parameters as a matrix, `(out, in)`."""
-        flat = torch.tensor(theta).reshape(-1)  # a copy: torch takes no read-only array
+        return self.split(torch.tensor(theta).reshape(-1))  # a copy: torch takes no read-only array
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of the layers' matrices in one array."""
         parts = torch.split(flat, [rows * columns for rows, columns in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
@@ -98,41 +101,46 @@ class DeepNetwork:
             pairs.append(Pair(U_G.view(rows, rows), U_A))
         return pairs
 
+    def at(self, theta: Array) -> Point:
+        """The parameters as the module takes them."""
+        matrices = self.matrices(theta)
+        return Point(matrices, self.named(matrices))
+
     def logits(self, theta: Array, x: Tensor) -> Tensor:
         """The network's outputs `(N, K)`, without gradients."""
         with torch.no_grad():
-            return self._call(self.matrices(theta), x)
+            return self._call(self.at(theta).named, x)
 
     def autograd(self, theta: Array, x: Tensor, y: Tensor) -> list[Tensor]:
         """The gradient of the records' summed loss, a matrix a layer, as torch gives it."""
         matrices = [matrix.clone().requires_grad_() for matrix in self.matrices(theta)]
-        loss = cross_entropy(self._call(matrices, x), y, reduction="sum")
+        loss = cross_entropy(self._call(self.named(matrices), x), y, reduction="sum")
         return list(torch.autograd.grad(loss, matrices, allow_unused=True, materialize_grads=True))
 
-    def passes(self, theta: Array, x: Tensor, y: Tensor) -> list[Seen]:
-        """What every layer saw."""
-        seen = [Seen(matrix, []) for matrix in self.matrices(theta)]
-        kept: list[list[list[Any]]] = [[] for _ in seen]
+    def passes(self, point: Point, x: Tensor, y: Tensor) -> list[list[Call]]:
+        """What every layer saw, once for each time that the network used it."""
+        seen: list[list[list[Any]]] = [[] for _ in self.layers]
         handles = [
             layer.module.register_forward_hook(_watch(calls))
-            for layer, calls in zip(self.layers.values(), kept, strict=True)
+            for layer, calls in zip(self.layers.values(), seen, strict=True)
         ]
         try:
-            loss = cross_entropy(self._call([s.matrix for s in seen], x), y, reduction="sum")
+            loss = cross_entropy(self._call(point.named, x), y, reduction="sum")
             loss.backward()  # type: ignore[no-untyped-call]
         finally:
             for handle in handles:
                 handle.remove()
-        for one, calls in zip(seen, kept, strict=True):
-            one.calls.extend(Call(*call) for call in calls if call[1] is not None)
-        return seen
+        return [[Call(*call) for call in calls if call[1] is not None] for calls in seen]
 
     def gradients(self, theta: Array, x: Tensor, y: Tensor) -> list[Tensor]:
         """Every record's gradient, one `(N, out, in)` a layer."""
-        passes = zip(self.layers.values(), self.passes(theta, x, y), strict=True)
+        point = self.at(theta)
+        passes = self.passes(point, x, y)
         return [
             layer.whole(calls, matrix) if calls else matrix.new_zeros(len(x), *layer.shape)
-            for layer, (matrix, calls) in passes
+            for layer, matrix, calls in zip(
+                self.layers.values(), point.matrices, passes, strict=True
+            )
         ]
 
     def named(self, matrices: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -143,8 +151,8 @@ class DeepNetwork:
             for key, value in layer.parameters(matrix).items()
         }
 
-    def _call(self, matrices: Sequence[Tensor], x: Tensor) -> Tensor:
-        out: Tensor = torch.func.functional_call(self.module, self.named(matrices), (x,))
+    def _call(self, named: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, named, (x,))
         return out
 
 
@@ -225,9 +233,8 @@ class DeepRecords:
         """
         C = float(np.asarray(clip).item())  # one network, never a stack
         if not exact or math.isinf(C):
-            total = sum((batch._fast_sum(theta, C) for batch in self.batches()), start=self._zero())
-            value = total.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
-            return BoundedSum(value, clip)
+            value = self._fast_sum(theta, C).astype(theta.dtype, copy=False)
+            return BoundedSum(value.reshape(theta.shape), clip)
         B, unit = exact_sums.grid(C, exact_sums.DEEP_BITS)
         sums = np.zeros(self.network.size, np.int64)
         for batch in self.batches():
@@ -236,32 +243,39 @@ class DeepRecords:
             sums += columns.sum(axis=1).astype(np.int64)
         return BoundedSum(sums.reshape(theta.shape), B, unit)
 
-    def _fast_sum(self, theta: Array, C: float) -> Tensor:
-        """The sum in floats, flat; an example whose norm is not finite contributes zero."""
-        seen = self.network.passes(theta, self.x, self.y)
-        layers, factors = self.network.layers.values(), self._factors(theta)
-        parts = [
-            layer.gradients(calls, matrix, U) if calls else None
-            for layer, (matrix, calls), U in zip(layers, seen, factors, strict=True)
+    def _fast_sum(self, theta: Array, C: float) -> Array:
+        """The sum in floats; an example whose norm is not finite contributes zero."""
+        point, factors = self.network.at(theta), self._factors(theta)
+        total = torch.zeros(self.network.size, dtype=point.matrices[0].dtype)
+        sums = self.network.split(total)
+        for batch in self.batches():
+            batch._add_clipped(point, factors, C, sums)
+        return total.numpy()
+
+    def _add_clipped(
+        self, point: Point, factors: Sequence[Pair | None], C: float, sums: list[Tensor]
+    ) -> None:
+        """Add the clipped gradients to the layers' sums."""
+        passes = self.network.passes(point, self.x, self.y)
+        used = [
+            (layer.gradients(calls, matrix, U), out)
+            for layer, calls, matrix, U, out in zip(
+                self.network.layers.values(), passes, point.matrices, factors, sums, strict=True
+            )
+            if calls
         ]
-        weight = self.x.new_ones(self.size, dtype=seen[0].matrix.dtype)
+        weight = sums[0].new_ones(self.size)
         if math.isfinite(C):
             limits = torch.finfo(weight.dtype)
-            norm = sum((p.squares for p in parts if p is not None), start=weight.double() * 0)
-            norm = norm.sqrt() * (1 + 8 * limits.eps)
+            square = torch.stack([gradients.squares for gradients, _ in used]).sum(dim=0)
+            norm = square.sqrt() * (1 + 8 * limits.eps)
             norm += (limits.tiny * self.network.size) ** 0.5  # squares may have underflowed
             good = norm.isfinite()
             if not good.all():  # zero times infinity is not zero
-                return self.part(good)._fast_sum(theta, C) if good.any() else self._zero()
+                return self.part(good)._add_clipped(point, factors, C, sums) if good.any() else None
             weight = (C / norm.clamp(min=C)).to(weight)
-        flat = [
-            weight.new_zeros(math.prod(layer.shape)) if p is None else p.weighted(weight).flatten()
-            for layer, p in zip(layers, parts, strict=True)
-        ]
-        return torch.cat(flat)
-
-    def _zero(self) -> Tensor:
-        return torch.zeros(self.network.size)
+        for gradients, out in used:
+            gradients.add(weight, out)
 
     def _factors(self, theta: Array) -> Sequence[Pair | None]:
         if self.factors is None:
@@ -293,11 +307,12 @@ class DeepRecords:
         G: list[Any] = [np.zeros((layer.shape[0],) * 2) for layer in layers]
         A: list[Any] = [np.zeros((layer.shape[1],) * (2 - layer.diagonal)) for layer in layers]
         positions = [0] * len(layers)
+        point = self.network.at(theta)
         for batch in self.batches():
-            passes = self.network.passes(theta, batch.x, batch.y)
-            for i, (layer, (matrix, calls)) in enumerate(zip(layers, passes, strict=True)):
+            passes = self.network.passes(point, batch.x, batch.y)
+            for i, (layer, calls) in enumerate(zip(layers, passes, strict=True)):
                 if calls:
-                    moments = layer.moments(calls, matrix)
+                    moments = layer.moments(calls, point.matrices[i])
                     G[i] += moments.G
                     A[i] += moments.A
                     positions[i] += moments.positions

@@ -76,6 +76,8 @@ MODULES = {
     "twice": Twice,
 }
 TOKENS = {"text", "sentence"}
+# It takes no ReLU in place, and gives an embedding's padding a gradient, where torch gives none.
+NOT_OPACUSS = {"no bias, odd shapes", "sentence"}
 
 
 def make(name, n=7, seed=0, **more):
@@ -149,17 +151,19 @@ def test_ghost_norms_are_those_of_the_gradients(name, kfc):
     """Layer by layer, with no gradient of a single record where it would cost more."""
     network, records, theta = make(name)
     U = records.with_transform(some_factors(network)[1]).factors if kfc else [None] * 99
-    passes = network.passes(theta, records.x, records.y)
+    point = network.at(theta)
+    passes = network.passes(point, records.x, records.y)
     whole = network.gradients(theta, records.x, records.y)
     w = torch.linspace(0.1, 1, records.size, dtype=torch.float64)
-    for layer, (matrix, calls), pair, g in zip(
-        network.layers.values(), passes, U, whole, strict=False
-    ):
+    layers = zip(network.layers.values(), point.matrices, passes, U, whole, strict=False)
+    for layer, matrix, calls, pair, g in layers:
         ours, g = layer.gradients(calls, matrix, pair), transformed(g, pair)
         square = g.flatten(1).square().sum(dim=1)
         torch.testing.assert_close(ours.squares, square, rtol=1e-9, atol=1e-18)
-        expected = torch.tensordot(w, g, dims=1)
-        torch.testing.assert_close(ours.weighted(w), expected, rtol=1e-9, atol=1e-12)
+        total = torch.ones_like(matrix)
+        ours.add(w, total)
+        expected = 1 + torch.tensordot(w, g, dims=1)
+        torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -174,11 +178,11 @@ def test_each_layers_transformed_gradient_is_the_explicit_product(name):
             np.testing.assert_allclose(one.numpy(), product, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if "odd" not in name])
+@pytest.mark.parametrize("name", [m for m in MODULES if m not in NOT_OPACUSS])
 @pytest.mark.filterwarnings("ignore:Full backward hook")
 @pytest.mark.parametrize("clip", [0.3, 3.0])
 def test_clipped_sums_are_opacuss(name, clip):
-    """Its gradients of single records, in float64, clipped here; it takes no ReLU in place."""
+    """Its gradients of single records, in float64, clipped here."""
     GradSampleModule = pytest.importorskip("opacus").GradSampleModule
     network, records, theta = make(name)
     theirs = copy.deepcopy(network.module).train()
