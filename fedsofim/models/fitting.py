@@ -38,13 +38,13 @@ def layers_of(module: nn.Module, opacus: bool = False) -> dict[str, Layer[Any]]:
     seen: set[int] = set()
     done: list[str] = []  # of what is taken with all inside it
     for name, part in module.named_modules():
-        if any(name.startswith(f"{inside}.") for inside in done):
+        if any(name.startswith(inside) for inside in done):
             continue
         own = [id(p) for p in part.parameters(recurse=False)]
         layer = None if seen & set(own) else _layer(part, opacus and bool(own))
         if layer is not None:
             layers[name] = layer
-            done += [name] if getattr(layer, "sampler", True) is None else []
+            done += [f"{name}." if name else ""] if layer.entire else []
         elif own or _mixes(part) or list(part.buffers(recurse=False)):
             why = " (shares its parameters)" if seen & set(own) else ""
             refused.append(f"{name or 'the module itself'}: {type(part).__name__}{why}")
@@ -59,18 +59,16 @@ def layers_of(module: nn.Module, opacus: bool = False) -> dict[str, Layer[Any]]:
     return layers
 
 
-def _layer(part: nn.Module, opacus: bool) -> Layer[Any] | None:
+def _layer(part: Any, opacus: bool) -> Layer[Any] | None:
     """How a layer's gradients are computed, if they can be."""
-    kind = type(part)
+    kind = type(part)  # a subclass may compute something else
     if kind is nn.Linear:
         return LinearLayer(part)
-    if isinstance(part, nn.Conv2d) and kind is nn.Conv2d:
-        plain = part.groups == 1 and part.padding_mode == "zeros"
-        if plain:
-            return ConvLayer(part)
-    if isinstance(part, nn.GroupNorm) and kind is nn.GroupNorm and part.affine:
+    if kind is nn.Conv2d and part.groups == 1 and part.padding_mode == "zeros":
+        return ConvLayer(part)
+    if kind is nn.GroupNorm and part.affine and part.bias is not None:
         return GroupNormLayer(part)
-    if isinstance(part, nn.Embedding) and kind is nn.Embedding:
+    if kind is nn.Embedding:
         alone = part.max_norm is None and not part.scale_grad_by_freq
         return EmbeddingLayer(part) if alone else None
     if not opacus or _mixes(part) or list(part.buffers()):
@@ -78,7 +76,7 @@ def _layer(part: nn.Module, opacus: bool) -> Layer[Any] | None:
     from fedsofim.models.opacus_layers import Sampled, is_linear
 
     if is_linear(part):
-        return LinearLayer(part)  # type: ignore[arg-type]
+        return LinearLayer(part)
     try:
         return Sampled(part)
     except NotImplementedError:

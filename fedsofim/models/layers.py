@@ -71,10 +71,12 @@ class Layer(ABC, Generic[M]):
     Attributes:
         shape: of the matrix, `(out, in)`.
         diagonal: whether the factor on the input's side is a diagonal.
+        entire: whether the module's children belong to it.
     """
 
     shape: tuple[int, int]
     diagonal = False
+    entire = False
 
     def __init__(self, module: M) -> None:
         self.module = module

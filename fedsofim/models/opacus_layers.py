@@ -48,7 +48,8 @@ class Sampled(Layer[nn.Module]):
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         self.sampler = SAMPLERS.get(type(module))
-        self.own = dict(module.named_parameters(recurse=self.sampler is None))
+        self.entire = self.sampler is None
+        self.own = dict(module.named_parameters(recurse=self.entire))
         self.shape = (1, sum(p.numel() for p in self.own.values()))
         if self.sampler is None:
             prepare_layer(module)  # by torch.func, children and all
