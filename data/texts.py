@@ -13,14 +13,14 @@ from fedsofim.core.arrays import Array
 
 
 class Texts(NamedTuple):
-    """What made-up texts are like; the same values always give the same language.
+    r"""What made-up texts are like; the same values always give the same language.
 
     Attributes:
         vocabulary: tokens, of which 0 is padding.
         classes: how many.
         length: of the longest text; the shortest has a third of it.
         topic: how many tokens a class has of its own.
-        share: $\\lambda$, how many of a text's tokens come from its topic.
+        share: $\lambda$, how many of a text's tokens come from its topic.
         language: chooses the order of the tokens, and the topics.
     """
 

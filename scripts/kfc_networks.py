@@ -64,8 +64,14 @@ class Size(NamedTuple):
 
 SMALL = Size(16, 3000, 1000, 10, (1, 3), (1.0, 3.0), (2.0, 6.0), (0.01, 0.03))
 FULL = Size(
-    32, 50_000, 10_000, 100, (0.3, 1, 3, 8), (0.1, 0.3, 1.0, 3.0), (0.25, 0.5, 1.0, 2.0, 4.0),
-    (0.001, 0.003, 0.01, 0.03, 0.1)
+    32,
+    50_000,
+    10_000,
+    100,
+    (0.3, 1, 3, 8),
+    (0.1, 0.3, 1.0, 3.0),
+    (0.25, 0.5, 1.0, 2.0, 4.0),
+    (0.001, 0.003, 0.01, 0.03, 0.1),
 )
 
 
@@ -84,7 +90,9 @@ def models(place: Place) -> dict[str, tuple[str, ...]]:
     """Each network with its data."""
     images = ("dataset=npz", f"dataset.path={place.file('images')}", "dataset.classes=10")
     texts = ("dataset=npz", f"dataset.path={place.file('texts')}")
-    blocks, batch = (2, "model.microbatch=512") if place.size == SMALL else (3, "model.microbatch=128")
+    blocks, batch = (
+        (2, "model.microbatch=512") if place.size == SMALL else (3, "model.microbatch=128")
+    )
     return {
         "MLP": (*images, "model=mlp", "model.width=64", batch),
         "text": (*texts, "model=text", f"model.vocabulary={TOKENS.vocabulary}", "model.width=16"),
@@ -184,9 +192,7 @@ class Study:
     def grids(self, model: str) -> list[Run]:
         """All runs that settings are chosen by."""
         size = self.place.size
-        return [
-            run for e in size.tuned for arm in arms(model) for run in grid(size, model, arm, e)
-        ]
+        return [run for e in size.tuned for arm in arms(model) for run in grid(size, model, arm, e)]
 
     def best(self, model: str, arm: str, epsilon: float) -> Run | None:
         """The settings that were chosen, if all of the grid is there."""
@@ -262,8 +268,7 @@ def main() -> None:
         make_data(study.place, a.images, a.public)
         for model in names:
             study.run(study.grids(model), a.jobs)
-        for seed in SEEDS:
-            for model in names:
+            for seed in SEEDS:
                 study.run(list(study.finals(model, seed)), a.jobs)
     for model in models(study.place):
         study.read(study.grids(model))

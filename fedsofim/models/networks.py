@@ -73,8 +73,12 @@ class DeepNetwork:
     def records(self, x: Array, y: Array) -> "DeepRecords":
         """Labelled records for this network."""
         if self.vocabulary and x.size:
-            good = bool((x == np.rint(x)).all()) and 0 <= x.min() and x.max() < self.vocabulary
-            require(good, f"records: tokens must be whole numbers from 0 to {self.vocabulary - 1}")
+            inside = x.min() >= 0 and x.max() < self.vocabulary
+            whole = bool((x == np.rint(x)).all())
+            require(
+                whole and inside,
+                f"records: tokens must be whole numbers from 0 to {self.vocabulary - 1}",
+            )
         labels = torch.as_tensor(np.asarray(y, np.int64))
         return DeepRecords(self, torch.as_tensor(np.ascontiguousarray(x)), labels)
 

@@ -150,11 +150,11 @@ def test_texts_are_learned_and_random_tokens_are_the_probes(texts, transform):
 def test_tokens_that_are_none_are_refused(texts):
     with pytest.raises(ConfigError, match="tokens must be whole numbers from 0 to 9"):
         prepare(parse(compose([*texts, "model=text", "model.vocabulary=10"])))
-    with pytest.raises(ConfigError, match="takes .length,. tokens"):
+    with pytest.raises(ConfigError, match=r"takes \(length,\) tokens"):
         parse(compose(["model=text", "model.vocabulary=9"])).model.network((3, 8, 8), 2)
+    white = ["model=text", "model.vocabulary=60", "transform=kfc", "transform.noise=white"]
     with pytest.raises(ConfigError, match="tokens are drawn alike"):
-        more = ["transform=kfc", "transform.noise=white"]
-        prepare(parse(compose([*texts, "model=text", "model.vocabulary=60", *more])))
+        prepare(parse(compose([*texts, *white])))
 
 
 def test_public_images_are_probes(bars, tmp_path):

@@ -84,7 +84,7 @@ def test_each_records_gradient_is_that_of_the_record_alone(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_kfc_whitens_them_by_their_diagonal(name):
-    network, records, theta = made(name)
+    _, records, theta = made(name)
     factors = KFC(damping=1e-3).factors(records.curvature(theta))
     bent = records.with_transform(factors)
     for g, before, pair in zip(
@@ -125,8 +125,7 @@ class Mixed(nn.Module):
 )
 def test_what_neither_can_do_is_named(layer, told):
     with pytest.raises(ConfigError, match=told):
-        network = DeepNetwork(Mixed(layer), CLASSES, opacus=True)
-        require_separate(network, (4,))
+        require_separate(DeepNetwork(Mixed(layer), CLASSES, opacus=True), (4,))
 
 
 def test_without_it_the_error_says_who_knows_more():
