@@ -11,13 +11,9 @@ import torch
 from torch import nn
 
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.models.layers import (
-    ConvLayer,
-    EmbeddingLayer,
-    GroupNormLayer,
-    Layer,
-    LinearLayer,
-)
+from fedsofim.models.dense_layers import ConvLayer, LinearLayer
+from fedsofim.models.layers import Layer
+from fedsofim.models.small_layers import EmbeddingLayer, GroupNormLayer
 
 if TYPE_CHECKING:
     from fedsofim.models.networks import DeepNetwork
@@ -40,15 +36,15 @@ def layers_of(module: nn.Module, opacus: bool = False) -> dict[str, Layer[Any]]:
     for name, part in module.named_modules():
         if any(name.startswith(inside) for inside in done):
             continue
-        own = [id(p) for p in part.parameters(recurse=False)]
-        layer = None if seen & set(own) else _layer(part, opacus and bool(own))
+        own = _own(part, opacus)
+        layer = None if seen & own else _layer(part, opacus and bool(own))
         if layer is not None:
             layers[name] = layer
             done += [f"{name}." if name else ""] if layer.entire else []
         elif own or _mixes(part) or list(part.buffers(recurse=False)):
-            why = " (shares its parameters)" if seen & set(own) else ""
+            why = " (shares its parameters)" if seen & own else ""
             refused.append(f"{name or 'the module itself'}: {type(part).__name__}{why}")
-        seen |= set(own)
+        seen |= own
     also = ", or what Opacus knows," if opacus else " (model.grads=opacus knows more),"
     require(
         not refused,
@@ -57,6 +53,16 @@ def layers_of(module: nn.Module, opacus: bool = False) -> dict[str, Layer[Any]]:
     )
     require(bool(layers), "model: has no layer with parameters")
     return layers
+
+
+def _own(part: nn.Module, opacus: bool) -> set[int]:
+    """The parameters that a module has itself."""
+    if opacus:
+        from fedsofim.models.opacus_layers import is_made_of_layers
+
+        if is_made_of_layers(part):
+            return set()
+    return {id(p) for p in part.parameters(recurse=False)}
 
 
 def _layer(part: Any, opacus: bool) -> Layer[Any] | None:

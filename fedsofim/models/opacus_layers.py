@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import prepare_layer
-from opacus.layers.dp_rnn import RNNLinear
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 
@@ -38,6 +38,11 @@ def rewritten(module: nn.Module) -> nn.Module:
 def is_linear(module: nn.Module) -> bool:
     """Whether a layer is what Opacus's recurrent layers are made of: torch's Linear."""
     return type(module) is RNNLinear
+
+
+def is_made_of_layers(module: nn.Module) -> bool:
+    """Whether it is one of Opacus's recurrent layers, which show their parts' parameters as own."""
+    return isinstance(module, DPRNN | DPLSTM | DPGRU)
 
 
 class Sampled(Layer[nn.Module]):

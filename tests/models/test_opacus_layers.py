@@ -105,13 +105,25 @@ def test_records_that_do_not_come_first_are_found():
     require_separate(DeepNetwork(Attention(), CLASSES, opacus=True), (5, 4))
 
 
+class Scaled(nn.Module):
+    """A layer of one's own that gives more than a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return x * self.scale, x
+
+
 class Mixed(nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.layer, self.out = layer, nn.Linear(4, CLASSES)
 
     def forward(self, x):
-        return self.out(self.layer(x))
+        h = self.layer(x)
+        return self.out(h if isinstance(h, torch.Tensor) else h[0])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +131,7 @@ class Mixed(nn.Module):
     [
         (nn.BatchNorm1d(4), "layer: BatchNorm1d"),
         (nn.Dropout(0.1), "layer: Dropout"),
-        (nn.EmbeddingBag(4, 4, mode="max"), "layer"),
+        (Scaled(), "Scaled takes or gives more than one tensor"),
         (nn.LSTM(4, 4, 2, dropout=0.5), "DPLSTM"),
     ],
 )
