@@ -109,9 +109,10 @@ class LinearLayer(Dense[nn.Linear]):
     """Linear, on vectors or on sequences of them."""
 
     def inputs(self, x: Tensor) -> Tensor:
-        return x.flatten(1, -2).transpose(1, 2) if x.ndim > 2 else x[:, :, None]
+        return _by_position(x)
 
-    outputs = inputs
+    def outputs(self, delta: Tensor) -> Tensor:
+        return _by_position(delta)
 
 
 class ConvLayer(Dense[nn.Conv2d]):
@@ -151,6 +152,11 @@ class ConvLayer(Dense[nn.Conv2d]):
         return x.as_strided(shape, (n, c, *within, *between))
 
 
+def _by_position(x: Tensor) -> Tensor:
+    """`(N, ..., d)` as `(N, d, S)`."""
+    return x.flatten(1, -2).transpose(1, 2) if x.ndim > 2 else x[:, :, None]
+
+
 def _padding(layer: nn.Conv2d) -> list[int]:
     """Zeros to add on the left, right, top and bottom."""
     if layer.padding == "valid":
@@ -178,5 +184,5 @@ def _ghost(a: Tensor, delta: Tensor, bias: bool) -> Tensor:
 
 def _lengths(v: Tensor, bias: bool) -> Tensor:
     """The norm at each position, `(N, S)` float64."""
-    norm = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64)
+    norm: Tensor = torch.linalg.vector_norm(v, dim=1, dtype=torch.float64)
     return (norm.square() + 1).sqrt() if bias else norm

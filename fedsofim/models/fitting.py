@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.models.dense_layers import ConvLayer, LinearLayer
 from fedsofim.models.layers import Layer
@@ -112,14 +113,15 @@ def require_separate(network: "DeepNetwork", shape: Sequence[int]) -> None:
     """
     rng, K = np.random.default_rng(0), network.classes
     theta = network.init(rng)
-    if network.vocabulary:
-        x, first = (rng.integers(0, network.vocabulary, (n, *shape)) for n in (TRIED, 1))
-    else:
-        x, first = (s * rng.standard_normal((n, *shape)) for n, s in ((TRIED, 1), (1, 10)))
-    tried, other = (
-        network.records(a.astype(np.float32), rng.integers(0, K, TRIED))
-        for a in (x, np.concatenate([first, x[1:]]))
-    )
+
+    def draw(count: int, scale: float) -> Array:
+        if network.vocabulary:
+            return rng.integers(0, network.vocabulary, (count, *shape)).astype(np.float32)
+        return scale * rng.standard_normal((count, *shape), np.float32)
+
+    x, y = draw(TRIED, 1), rng.integers(0, K, TRIED)
+    tried = network.records(x, y)
+    other = network.records(np.concatenate([draw(1, 10), x[1:]]), y)
     before, after = (network.logits(theta, records.x) for records in (tried, other))
     given = tuple(before.shape)
     require(given == (TRIED, K), f"model: gives {given} for {TRIED} records, not {(TRIED, K)}")
@@ -128,12 +130,17 @@ def require_separate(network: "DeepNetwork", shape: Sequence[int]) -> None:
         "model: what it makes of a record depends on the others, so that no clip bounds what a "
         "record does; such as a mean over the batch",
     )
+    _require_gradients(network, theta, tried.x, tried.y)
+
+
+def _require_gradients(network: "DeepNetwork", theta: Array, x: Tensor, y: Tensor) -> None:
+    """Refuse a network whose gradients in a batch are not those of each record alone."""
     try:
-        batch = network.gradients(theta, tried.x, tried.y)
+        batch = network.gradients(theta, x, y)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ConfigError(f"model: the gradients of its layers cannot be had ({error})") from None
-    for i in range(TRIED):
-        alone = network.autograd(theta, tried.x[i : i + 1], tried.y[i : i + 1])
+    for i in range(len(x)):
+        alone = network.autograd(theta, x[i : i + 1], y[i : i + 1])
         for name, ours, right in zip(network.layers, batch, alone, strict=True):
             require(
                 float((ours[i] - right).norm()) <= 1e-3 * float(right.norm()) + 1e-5,

@@ -81,7 +81,8 @@ class Sampled(Layer[nn.Module]):
     def _sampled(self, call: Call, matrix: Tensor) -> Tensor:
         if self.sampler is None:
             values = list(self.parameters(matrix).values())
-            grads = self.module.ft_compute_sample_grad(values, call.x, call.delta)
+            compute: Any = self.module.ft_compute_sample_grad
+            grads = compute(values, call.x, call.delta)
         else:
             found = self.sampler(self.module, [call.x], call.delta)
             grads = [found[p] for p in self.own.values()]
