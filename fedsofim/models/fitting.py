@@ -137,6 +137,8 @@ def _require_gradients(network: "DeepNetwork", theta: Array, x: Tensor, y: Tenso
     """Refuse a network whose gradients in a batch are not those of each record alone."""
     try:
         batch = network.gradients(theta, x, y)
+    except ConfigError:
+        raise
     except (RuntimeError, ValueError, IndexError) as error:
         raise ConfigError(f"model: the gradients of its layers cannot be had ({error})") from None
     for i in range(len(x)):
