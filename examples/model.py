@@ -1,4 +1,4 @@
-"""A model of your own: any torch module of Linear and Conv2d layers.
+"""A model of your own: any torch module of Linear, Conv2d, GroupNorm and Embedding layers.
 
 fedsofim run model=model:Narrow model.width=8
 """

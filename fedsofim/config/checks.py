@@ -189,6 +189,11 @@ def _check_privacy(config: "Config", disclosure: Disclosure) -> None:
         "privacy.noise=exact: a network's bound is for replacing a record; use replace-one",
     )
     require(
+        privacy.noise == "seeded" or getattr(config.model, "grads", "own") == "own",
+        "privacy.noise=exact: how Opacus rounds a record's gradient may depend on other records; "
+        "use model.grads=own",
+    )
+    require(
         not (disclosure.uses_part and config.private),
         "client.batch_size: a step is charged to all records of a client, so with a budget it "
         "uses them all; give client.batch_size=null, or privacy=none",

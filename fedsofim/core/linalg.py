@@ -31,20 +31,21 @@ def inverse_root(covariance: Array, damping: float, floor: float = 0.0) -> Array
 
     Args:
         covariance: C, symmetric, `(d, d)`; rounding may have made eigenvalues slightly negative.
+            Or a diagonal, `(d,)`.
         damping: $\gamma$ over the largest eigenvalue, > 0.
         floor: eigenvalues are raised to this part of the largest before damping.
 
     Returns:
-        `U`, `(d, d)` float64; the identity for a covariance of zeros.
+        `U`, of the shape of C, float64; the identity for a covariance of zeros.
 
     >>> inverse_root(np.diag([4.0, 1.0]), damping=1e-12).round(6)
     array([[0.5, 0. ],
            [0. , 1. ]])
     """
     C = covariance.astype(np.float64)
-    eigenvalues, Q = np.linalg.eigh((C + C.T) / 2)
-    largest = eigenvalues[-1]
+    eigenvalues, Q = (C, None) if C.ndim == 1 else np.linalg.eigh((C + C.T) / 2)
+    largest = eigenvalues.max()
     if largest <= 0:
-        return np.eye(len(C))
+        return np.ones(len(C)) if Q is None else np.eye(len(C))
     raised = np.maximum(eigenvalues, floor * largest) + damping * largest
-    return np.asarray((Q / np.sqrt(raised)) @ Q.T)
+    return np.asarray(1 / np.sqrt(raised) if Q is None else (Q / np.sqrt(raised)) @ Q.T)

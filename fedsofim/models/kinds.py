@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 class Network(Protocol):
     """A model whose input and output are known."""
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are, if records are sequences of them; 0 if they are numbers."""
+
     def init(self, rng: np.random.Generator) -> Array:
         """Initial parameters, as one array of at least two dimensions."""
 
@@ -52,6 +56,11 @@ class HeadNetwork(NamedTuple):
     features: int
     classes: int
 
+    @property
+    def vocabulary(self) -> int:
+        """None: features are numbers."""
+        return 0
+
     def init(self, rng: np.random.Generator) -> Array:
         """Initial parameters, `(K, F+1)`."""
         return head.init(rng, self.classes, self.features)
@@ -75,16 +84,24 @@ class Head(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Deep(Model):
-    """A torch network of Linear and Conv2d layers; each subclass makes it in `module`.
+    """A torch network; each subclass makes it in `module`.
 
     Attributes:
-        microbatch: records whose gradients are held at a time; for memory, not for results.
+        microbatch: records that are passed through at a time; for memory, not for results.
+        grads: what computes the gradients of layers that are not Linear, Conv2d, GroupNorm or
+            Embedding: nothing (`own`), so that they are refused, or `opacus`.
     """
 
     microbatch: int = 128
+    grads: Literal["own", "opacus"] = "own"
 
     def __post_init__(self) -> None:
         require(self.microbatch >= 1, f"microbatch={self.microbatch}: must be at least 1")
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are, if records are sequences of them; 0 if they are numbers."""
+        return 0
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
@@ -92,15 +109,20 @@ class Deep(Model):
 
     def network(self, shape: tuple[int, ...], classes: int) -> Network:
         try:
-            from fedsofim.models.modules import require_separate
+            from fedsofim.models.fitting import require_separate
             from fedsofim.models.networks import DeepNetwork
+
+            opacus = self.grads == "opacus"
+            module = self.module(shape, classes)
+            tokens, size = self.tokens, self.microbatch
+            network = DeepNetwork(module, classes, size, opacus=opacus, vocabulary=tokens)
         except ModuleNotFoundError as error:
-            needs = f"model={self.name}: needs torch; pip install 'fedsofim[vision]'"
+            needs = f"model={self.name}: needs {error.name}; pip install 'fedsofim[vision]'"
             require(error.name != "torch", needs)
+            needs = f"model.grads=opacus: needs {error.name}; pip install 'fedsofim[opacus]'"
+            require(error.name != "opacus", needs)
             raise
-        module = self.module(shape, classes)
-        network = DeepNetwork(module, classes, self.microbatch)
-        require_separate(module, shape)
+        require_separate(network, shape)
         return network
 
 
@@ -162,16 +184,84 @@ class MLP(Deep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResNet20(Deep):
+    """ResNet-20 with group norm, from images on; `blocks` and `width` make it deeper and wider.
+
+    Attributes:
+        width: channels of the first of three stages; each further one has twice as many.
+        blocks: residual blocks of a stage: 3 for ResNet-20, 5 for ResNet-32.
+        groups: channel groups of a norm.
+    """
+
+    name: ClassVar[str] = "resnet20"
+    width: int = 16
+    blocks: int = 3
+    groups: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.blocks >= 1, f"blocks={self.blocks}: must be at least 1")
+        good = self.groups >= 1 and self.width >= 1 and self.width % self.groups == 0
+        require(good, f"groups={self.groups}: must divide the width, {self.width}")
+
+    def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
+        from fedsofim.models.modules import resnet
+
+        require(len(shape) == 3, f"model=resnet20: takes images, not {shape} features")
+        return resnet(shape, classes, self.width, self.blocks, self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Deep):
+    """Token vectors, a layer on each, their mean, and a linear layer; token 0 is padding.
+
+    Attributes:
+        vocabulary: how many tokens there are; public.
+        width: numbers of a token's vector.
+        hidden: units of the layer on each token.
+    """
+
+    name: ClassVar[str] = "text"
+    vocabulary: int
+    width: int = 32
+    hidden: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = 1 << 24  # what float32, in which records are kept, counts up to
+        good = 2 <= self.vocabulary <= most
+        require(good, f"vocabulary={self.vocabulary}: must be from 2 to {most}")
+        for name in ("width", "hidden"):
+            require(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
+
+    @property
+    def tokens(self) -> int:
+        return self.vocabulary
+
+    def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
+        from fedsofim.models.modules import TextClassifier
+
+        require(len(shape) == 1, f"model=text: takes (length,) tokens, not {shape} records")
+        return TextClassifier(self.vocabulary, classes, self.width, self.hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Module(Deep):
     """A torch module of the user's.
 
     Attributes:
         factory: `package.module:function`; called with a record's shape and the number of
             classes, it returns a `torch.nn.Module` that gives logits `(N, classes)`.
+        vocabulary: how many tokens there are, if records are sequences of them.
     """
 
     name: ClassVar[str] = "module"
     factory: str
+    vocabulary: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.vocabulary
 
     def module(self, shape: tuple[int, ...], classes: int) -> "nn.Module":
         from fedsofim.models.modules import from_factory
@@ -179,4 +269,4 @@ class Module(Deep):
         return from_factory(self.factory, shape, classes)
 
 
-MODELS: dict[str, type[Model]] = {m.name: m for m in (Head, CNN, MLP, Module)}
+MODELS: dict[str, type[Model]] = {m.name: m for m in (Head, CNN, MLP, ResNet20, Text, Module)}

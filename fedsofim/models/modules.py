@@ -1,10 +1,10 @@
-"""Networks in torch: the built-in ones, a user's own, and which layers they may have."""
+"""Networks in torch: the built-in ones, and a user's own."""
 
 import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedsofim.core.errors import require
 from fedsofim.core.loading import load_object
@@ -39,53 +39,62 @@ def mlp(
     return nn.Sequential(*parts, nn.Linear(inputs, classes))
 
 
+class Residual(nn.Module):
+    """Two 3 x 3 convolutions with group norms, and a shortcut past them."""
+
+    def __init__(self, inputs: int, width: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(groups, width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(groups, width)
+        self.shortcut: nn.Module = nn.Identity()
+        if (inputs, stride) != (width, 1):
+            convolution = nn.Conv2d(inputs, width, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(convolution, nn.GroupNorm(groups, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, `(N, width, H / stride, W / stride)`."""
+        inner = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(inner)) + self.shortcut(x))
+
+
+def resnet(
+    shape: Sequence[int], classes: int, width: int, blocks: int, groups: int
+) -> nn.Sequential:
+    """CIFAR's ResNet (He et al. 2016) of 6 blocks + 2 layers, with group norm for batch norm."""
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False)]
+    layers += [nn.GroupNorm(groups, width), nn.ReLU()]
+    inputs = width
+    for stage in range(3):
+        wide = width * 2**stage
+        for block in range(blocks):
+            layers.append(Residual(inputs, wide, 2 if stage and not block else 1, groups))
+            inputs = wide
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
+
+
+class TextClassifier(nn.Module):
+    """Token vectors, a layer on each, their mean, and a linear layer; token 0 is padding."""
+
+    def __init__(self, vocabulary: int, classes: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
+        self.mix = nn.Linear(width, hidden)
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits `(N, classes)` of tokens `(N, length)`."""
+        ids = tokens.long()
+        mask = (ids != 0)[:, :, None].to(self.mix.weight.dtype)
+        h = torch.tanh(self.mix(self.embedding(ids))) * mask
+        logits: Tensor = self.out(h.sum(dim=1) / mask.sum(dim=1).clamp(min=1))
+        return logits
+
+
 def from_factory(factory: str, shape: Sequence[int], classes: int) -> nn.Module:
     """The module that a user's function `package.module:function` makes."""
     make = load_object(factory, "model.factory")
     require(callable(make), f"model.factory={factory}: is no function")
     assert callable(make)
     return made(make, f"model.factory={factory}", shape, classes)
-
-
-def supported_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
-    """The layers that hold parameters, by name, or an error that names those that do not fit."""
-    layers: dict[str, nn.Linear | nn.Conv2d] = {}
-    refused: list[str] = []
-    seen: set[int] = set()
-    for name, part in module.named_modules():
-        own = list(part.parameters(recurse=False))
-        plain = type(part) is nn.Linear or (
-            type(part) is nn.Conv2d and part.groups == 1 and part.padding_mode == "zeros"
-        )
-        mixes = isinstance(part, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
-        shared = any(id(p) in seen for p in own)
-        if plain and not shared:
-            layers[name] = part
-        elif own or mixes or list(part.buffers(recurse=False)):
-            why = " (shares its parameters)" if shared else ""
-            refused.append(f"{name or 'the module itself'}: {type(part).__name__}{why}")
-        seen |= {id(p) for p in own}
-    require(
-        not refused,
-        f"model: layers must be Linear, or Conv2d with zero padding and one group, and without "
-        f"BatchNorm or Dropout; not so: {', '.join(refused)}",
-    )
-    require(bool(layers), "model: has no Linear or Conv2d layer")
-    return layers
-
-
-def require_separate(module: nn.Module, shape: Sequence[int]) -> None:
-    """Refuse a module in which one record changes what it makes of another, as far as a try shows.
-
-    The clip bounds what a record does to its own gradient, and nothing else.
-    """
-    x = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
-    other = x.clone()
-    other[0] = 3 - 10 * other[0]
-    with torch.no_grad():
-        before, after = (module.eval()(records)[1:] for records in (x, other))
-    require(
-        torch.allclose(before, after, rtol=1e-3, atol=1e-4, equal_nan=True),
-        "model: what it makes of a record depends on the others, so that no clip bounds what a "
-        "record does; such as a mean over the batch",
-    )

@@ -14,7 +14,7 @@ class Covariances(NamedTuple):
 
     Attributes:
         G: of the gradients at the layer's outputs, `(out, out)`.
-        A: of the layer's inputs, with a last 1 if it has a bias, `(in, in)`.
+        A: of the layer's inputs, with a last 1 if it has a bias, `(in, in)`; or its diagonal.
     """
 
     G: Array
@@ -26,7 +26,7 @@ class Factors(NamedTuple):
 
     Attributes:
         U_G: `(out, out)`; of several layers the factors one after another, flat.
-        U_A: `(in, in)`; the same.
+        U_A: `(in, in)`, or of some layers a diagonal `(in,)`; the same.
     """
 
     U_G: Array

@@ -11,9 +11,11 @@ from fedsofim.core.rng import Purpose, stream
 from fedsofim.data import npz
 from fedsofim.data.datasets import Dataset, probe_features
 from fedsofim.data.download import Watch, silent
+from fedsofim.data.images import image_array
 from fedsofim.data.own import Data
+from fedsofim.data.pixels import normalise
 from fedsofim.data.probe_cache import probes_of
-from fedsofim.data.probes import pink_noise
+from fedsofim.data.probes import Vocabulary, pink_noise, token_noise
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
 from fedsofim.transforms.kfc import KFC, Transform
@@ -41,15 +43,16 @@ def probes_for(transform: Transform, network: Network, data: Dataset, seed: int)
     require(
         made or transform.decay == STORED,
         f"transform.noise={transform.noise}, transform.alpha={transform.alpha:g}: no probes are "
-        "made here, for features bring theirs (pink, alpha 1); make others yourself, pass them "
-        "through the same backbone, and give transform.probes=FILE.npz alone",
+        "made here, for features bring theirs (pink, alpha 1), and tokens are drawn alike; make "
+        "others yourself, pass them through the same backbone, and give transform.probes=FILE.npz "
+        "alone",
     )
     rng = stream(seed, Purpose.PROBE)
     if transform.source == "private":
         require(len(data.train_y) > 0, "transform=oracle: a server has no private records to read")
         some = rng.permutation(len(data.train_y))[: transform.count or PRIVATE]
         return network.records(data.train_x[some], data.train_y[some])
-    x = _inputs(transform, data, rng)
+    x = _inputs(transform, data, network.vocabulary, rng)
     return network.records(x, rng.integers(0, data.classes, len(x)))
 
 
@@ -62,13 +65,16 @@ def with_probes(config: Config, stored: Array | None, watch: Watch = silent) -> 
     return stored if known else probes_of(config.extraction, watch)
 
 
-def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:
-    shape = data.train_x.shape[1:]
+def _inputs(transform: KFC, data: Dataset, vocabulary: int, rng: np.random.Generator) -> Array:
+    shape, count = data.train_x.shape[1:], transform.count or MADE
     if transform.probes is not None:
-        x = _from_file(Path(transform.probes))
+        x = _from_file(Path(transform.probes), rng, transform.count or PRIVATE, len(shape) == 3)
+    elif vocabulary:
+        tokens = Vocabulary(size=vocabulary)  # 0 is padding, and the rest are drawn alike
+        ids = token_noise(rng, count, tokens, shortest=1, length=shape[0]).ids
+        return ids.astype(np.float32)
     elif len(shape) == 3:
         require(shape[1] == shape[2], f"transform=kfc: makes square probes, not {shape[1:]}")
-        count = transform.count or MADE
         return pink_noise(rng, count, transform.decay, channels=shape[0], size=shape[1])
     elif data.probe_x is not None:
         x = data.probe_x
@@ -84,8 +90,16 @@ def _inputs(transform: KFC, data: Dataset, rng: np.random.Generator) -> Array:
     return x[: transform.count]
 
 
-def _from_file(file: Path) -> Array:
+def _from_file(file: Path, rng: np.random.Generator, count: int, images: bool) -> Array:
+    """Probes of the user's own: `probe_x`, or some of a file of public images."""
     require(file.is_file(), f"transform.probes={file}: there is no such file")
+    if images:
+        name = image_array(npz.headers(file), "train")
+        if name is not None:
+            public = npz.read(file, name)[name]
+            some = np.sort(rng.permutation(len(public))[:count])
+            colour = public[some] if public.ndim == 4 else public[some, ..., None]
+            return normalise(np.broadcast_to(colour, (*colour.shape[:3], 3)))
     arrays = npz.read(file)
     x = probe_features(arrays)
     if x is None:

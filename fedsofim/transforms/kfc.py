@@ -77,11 +77,13 @@ class KFC(Transform):
             the transform. `eigenvalues`: the factor's mean square eigenvalue is 1.
         refresh_every: rounds between looks at the model; 0 keeps the first factors.
         count: how many probes; by default all of a file, or 512 that are made.
-        noise: `pink` or `white`, where probes are made: for images. Features bring their own.
+        noise: `pink` or `white`, where probes are made: for images. Features bring their own, and
+            for texts they are random tokens.
         alpha: of pink noise, whose spectrum falls as $1/f^\alpha$.
         spectrum: what of it falls so. The paper's $\alpha$ is that of the power, half of which is
             that of the `amplitude`: its 1 is 0.5 here, unless this is `power`.
-        probes: a `.npz` file with `probe_x`, for data that brings none.
+        probes: a `.npz` file with `probe_x`, for data that brings none; or of public images, for
+            networks on images.
     """
 
     name: ClassVar[str] = "kfc"
@@ -127,11 +129,13 @@ class KFC(Transform):
         return Factors(join(U_G), join(U_A))
 
     def _factor(self, C: Array, wanted: bool) -> Array:
+        whole = C.ndim == 2  # else a diagonal, as of a norm's scales
         if not wanted:
-            return np.eye(len(C))
+            return np.eye(len(C)) if whole else np.ones(len(C))
         U = inverse_root(C, self.damping, self.floor)
         if self.normalise == "gradients" and C.any():
-            U /= math.sqrt(np.vdot(U, C @ U) / np.trace(C))  # tr(U C U) = tr(C)
+            size = np.trace(C) if whole else C.sum()
+            U /= math.sqrt(np.vdot(U, C @ U if whole else C * U) / size)  # tr(U C U) = tr(C)
         elif self.normalise == "eigenvalues":
             U /= math.sqrt(np.vdot(U, U) / len(U))
         return U

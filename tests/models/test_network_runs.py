@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedsofim.data.datasets import DatasetConfig
-from fedsofim.data.pixels import load_pixels
+from fedsofim.data.pixels import load_pixels, normalise
+from fedsofim.data.texts import Texts
 from fedsofim.strategies import STRATEGIES
 
 nn = pytest.importorskip("torch.nn")
@@ -99,6 +100,76 @@ def test_a_module_of_the_users_own(bars, monkeypatch):
         trained([*kept, *own, "model.factory=nowhere:f"])
     with pytest.raises(ConfigError, match=r"model\.factory"):
         trained([*kept, *own, "model.factory=test_deep:nothing"])
+
+
+def test_a_resnet_with_group_norm_trains_end_to_end(bars):
+    kept = [o for o in bars if not o.startswith("model")]
+    few = ["model=resnet20", "model.width=8", "model.groups=4", "model.blocks=1", "rounds=2"]
+    more = ["transform=kfc", "transform.count=32", "privacy.clip=1", "strategy=fedgd"]
+    e, last = trained([*kept, *few, *more])
+    assert e.config.private
+    assert np.isfinite(last.server.theta).all()
+    assert not np.array_equal(last.server.theta, e.theta)
+    with pytest.raises(ConfigError, match=r"model\.groups=5: must divide the width, 8"):
+        parse(compose([*kept, *few, "model.groups=5"]))
+
+
+def test_the_networks_layers_are_those_of_resnet_20():
+    """19 convolutions of 3 x 3, two of 1 x 1, a norm after each, and a linear layer."""
+    network = parse(compose(["model=resnet20"])).model.network((3, 32, 32), 10)
+    kinds = [type(layer).__name__ for layer in network.layers.values()]
+    assert [kinds.count(k) for k in ("ConvLayer", "GroupNormLayer", "LinearLayer")] == [21, 21, 1]
+    assert network.size == 272_474  # the 270 thousand of He et al., with two 1 x 1 shortcuts
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    language, rng = Texts(vocabulary=60, classes=3, length=12, topic=6, share=0.6), np.random
+    (x, y), (test_x, test_y) = (language.draw(rng.default_rng(i), 400) for i in (0, 1))
+    file = tmp_path_factory.mktemp("texts") / "texts.npz"
+    np.savez(file, train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+    return ["dataset=npz", f"dataset.path={file}", "partition=iid", "partition.clients=2"]
+
+
+@pytest.mark.parametrize("transform", ["none", "kfc"])
+def test_texts_are_learned_and_random_tokens_are_the_probes(texts, transform):
+    few = ["model=text", "model.vocabulary=60", "model.width=8", f"transform={transform}"]
+    few += ["strategy=fedgd", "strategy.lr=2", "privacy.clip=1", "privacy.noise_multiplier=0.5"]
+    e, last = trained([*texts, *few, "rounds=25"])
+    assert e.config.private
+    assert e.test.evaluate(last.server.theta)[0] > 0.6
+    if transform == "kfc":
+        tokens = e.probes.x.numpy()
+        lengths = (tokens > 0).sum(axis=1)
+        assert tokens.shape == (512, 12)
+        assert set(np.unique(tokens)) == set(range(60))
+        assert set(lengths) == set(range(1, 13))  # of any length, and then padding
+        assert all((row[:n] > 0).all() for row, n in zip(tokens, lengths, strict=True))
+
+
+def test_tokens_that_are_none_are_refused(texts):
+    with pytest.raises(ConfigError, match="tokens must be whole numbers from 0 to 9"):
+        prepare(parse(compose([*texts, "model=text", "model.vocabulary=10"])))
+    with pytest.raises(ConfigError, match=r"takes \(length,\) tokens"):
+        parse(compose(["model=text", "model.vocabulary=9"])).model.network((3, 8, 8), 2)
+    white = ["model=text", "model.vocabulary=60", "transform=kfc", "transform.noise=white"]
+    with pytest.raises(ConfigError, match="tokens are drawn alike"):
+        prepare(parse(compose([*texts, *white])))
+
+
+def test_public_images_are_probes(bars, tmp_path):
+    rng = np.random.default_rng(1)
+    public, labels = images(30, rng)
+    np.savez(tmp_path / "public.npz", train_images=public, train_labels=labels)
+    more = ["transform=kfc", f"transform.probes={tmp_path / 'public.npz'}", "transform.count=20"]
+    e = prepare(parse(compose([*bars, *more])))
+    assert e.probes.x.shape == (20, 3, 12, 12)
+    known = {image.tobytes() for image in normalise(public)}
+    assert all(image.tobytes() in known for image in e.probes.x.numpy())
+    small, labels = images(30, rng, size=14)
+    np.savez(tmp_path / "public.npz", train_images=small, train_labels=labels)
+    with pytest.raises(ConfigError, match=r"probes have shape \(3, 14, 14\)"):
+        prepare(parse(compose([*bars, *more])))
 
 
 class Centred(nn.Module):

@@ -1,5 +1,6 @@
 """Deep models: per-record gradients against autograd, their transform, what is refused."""
 
+import copy
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.core.linalg import inverse_root
 from fedsofim.models import modules
 from fedsofim.models import networks as deep
+from fedsofim.models.layers import transformed
 from fedsofim.models.records import Factors
 from fedsofim.transforms.kfc import KFC
 
@@ -40,8 +42,24 @@ class Twice(nn.Module):
         return self.out(x).mean(dim=1)
 
 
+class Sentence(nn.Module):
+    """Token vectors with a norm, whose tokens come more than once; 0 is padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4, padding_idx=0)
+        self.norm = nn.GroupNorm(2, 4)
+        self.mix = nn.Linear(4, 12)
+        self.out = nn.Linear(12, CLASSES)
+
+    def forward(self, x):
+        h = self.norm(self.embedding(x.long()).transpose(1, 2)).transpose(1, 2)
+        return self.out(torch.tanh(self.mix(h)).mean(dim=1))
+
+
 MODULES = {
     "cnn": lambda: modules.cnn((2, 8, 8), CLASSES, 3, 2, "tanh"),
+    "wide cnn": lambda: modules.cnn((2, 8, 8), CLASSES, 40, 3, "tanh"),  # Gram sums as well
     "mlp": lambda: modules.mlp((2, 8, 8), CLASSES, 5, 2, "relu"),
     "no bias, odd shapes": lambda: nn.Sequential(
         nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), bias=False),
@@ -52,39 +70,46 @@ MODULES = {
         nn.Flatten(),
         nn.LazyLinear(CLASSES, bias=False),
     ),
+    "resnet": lambda: modules.resnet((2, 8, 8), CLASSES, 4, 1, 2),
+    "text": lambda: modules.TextClassifier(6, CLASSES, 5, 4),
+    "sentence": Sentence,
     "twice": Twice,
 }
+TOKENS = {"text", "sentence"}
+# It takes no ReLU in place, and gives an embedding's padding a gradient, where torch gives none.
+NOT_OPACUSS = {"no bias, odd shapes", "sentence"}
 
 
-def make(name, n=7, seed=0):
+def make(name, n=7, seed=0, **more):
     """A network in float64 with records and parameters."""
     rng = np.random.default_rng(seed)
-    shape = (2, 3, 4) if name == "twice" else (2, 8, 8)
+    shape = {"twice": (2, 3, 4), "text": (9,), "sentence": (9,)}.get(name, (2, 8, 8))
+    x = rng.integers(0, 6, (n, *shape)) if name in TOKENS else rng.standard_normal((n, *shape))
     module = MODULES[name]()
     module(torch.zeros(2, *shape))  # gives lazy layers their shape
-    network = deep.DeepNetwork(module.double(), CLASSES, microbatch=3)
-    records = network.records(rng.standard_normal((n, *shape)), rng.integers(0, CLASSES, n))
-    return network, records, network.init(rng).astype(np.float64)
+    tokens = 6 if name in TOKENS else 0
+    network = deep.DeepNetwork(module.double(), CLASSES, 3, vocabulary=tokens, **more)
+    records = network.records(x.astype(float), rng.integers(0, CLASSES, n))
+    theta = network.init(rng).astype(np.float64)
+    return network, records, theta + 0.1 * rng.standard_normal(theta.shape)  # no norm is trivial
 
 
-def autograd(network, records, theta):
-    """Each record's gradient by `torch.func`, as one matrix a layer."""
-    parameters = network._parameters(theta)
+def microbatches(network, records, theta):
+    """Each record's gradient, by a loop over records and plain autograd, by parameter."""
+    found = []
+    for x, y in zip(records.x, records.y, strict=True):
+        values = network.named(network.matrices(theta))
+        values = {k: v.detach().clone().requires_grad_() for k, v in values.items()}
+        logits = torch.func.functional_call(network.module, values, (x[None],))
+        nn.functional.cross_entropy(logits, y[None]).backward()
+        found.append({k: v.grad for k, v in values.items()})
+    return {k: torch.stack([one[k] for one in found]) for k in found[0]}
 
-    def loss(parameters, x, y):
-        logits = torch.func.functional_call(network.module, parameters, (x[None],))
-        return nn.functional.cross_entropy(logits, y[None])
 
-    grads = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
-        parameters, records.x, records.y
-    )
-    matrices = []
-    for name, layer in network.layers.items():
-        g = grads[f"{name}.weight"].flatten(2)
-        if layer.bias is not None:
-            g = torch.cat([g, grads[f"{name}.bias"][..., None]], dim=2)
-        matrices.append(g)
-    return matrices
+def by_name(network, gradients):
+    """Gradients as a matrix a layer, by parameter."""
+    records = [network.named([g[i] for g in gradients]) for i in range(len(gradients[0]))]
+    return {k: torch.stack([one[k] for one in records]) for k in records[0]}
 
 
 def some_factors(network, seed=0):
@@ -95,37 +120,91 @@ def some_factors(network, seed=0):
         x = rng.standard_normal((d, 2 * d)) * np.geomspace(1, 0.1, d)[:, None]
         return inverse_root(x @ x.T, 1e-2)
 
-    pairs = [(root(rows), root(columns)) for rows, columns in network.shapes]
-    return pairs, Factors(*(np.concatenate([p[i].ravel() for p in pairs]) for i in (0, 1)))
+    pairs, flat = [], ([], [])
+    for layer in network.layers.values():
+        U_G, U_A = (root(d) for d in layer.shape)
+        if layer.diagonal:
+            U_A = np.diag(np.diag(U_A))
+        pairs.append((U_G, U_A))
+        flat[0].append(U_G.ravel())
+        flat[1].append(np.diag(U_A) if layer.diagonal else U_A.ravel())
+    return pairs, Factors(*map(np.concatenate, flat))
 
 
 # --- gradients ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_each_layers_gradients_are_autograds(name):
+def test_each_records_gradients_are_autograds(name):
     network, records, theta = make(name)
-    ours = records.gradients(theta)
-    for g, expected in zip(ours, autograd(network, records, theta), strict=True):
+    ours = by_name(network, records.gradients(theta))
+    expected = microbatches(network, records, theta)
+    assert ours.keys() == expected.keys() == dict(network.module.named_parameters()).keys()
+    for key, g in ours.items():
         assert g.abs().max() > 0
-        torch.testing.assert_close(g, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(g, expected[key], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("kfc", [False, True])
+def test_ghost_norms_are_those_of_the_gradients(name, kfc):
+    """Layer by layer, with no gradient of a single record where it would cost more."""
+    network, records, theta = make(name)
+    U = records.with_transform(some_factors(network)[1]).factors if kfc else [None] * 99
+    point = network.at(theta)
+    passes = network.passes(point, records.x, records.y)
+    whole = network.gradients(theta, records.x, records.y)
+    w = torch.linspace(0.1, 1, records.size, dtype=torch.float64)
+    layers = zip(network.layers.values(), point.matrices, passes, U, whole, strict=False)
+    for layer, matrix, calls, pair, g in layers:
+        ours, g = layer.gradients(calls, matrix, pair), transformed(g, pair)
+        square = g.flatten(1).square().sum(dim=1)
+        torch.testing.assert_close(ours.squares, square, rtol=1e-9, atol=1e-18)
+        total = torch.ones_like(matrix)
+        ours.add(w, total)
+        expected = 1 + torch.tensordot(w, g, dims=1)
+        torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_each_layers_transformed_gradient_is_the_explicit_product(name):
     network, records, theta = make(name)
     pairs, factors = some_factors(network)
+    plain = records.gradients(theta)
     ours = records.with_transform(factors).gradients(theta)
-    for g, expected, (U_G, U_A) in zip(ours, autograd(network, records, theta), pairs, strict=True):
-        for one, other in zip(g, expected, strict=True):
+    for g, before, (U_G, U_A) in zip(ours, plain, pairs, strict=True):
+        for one, other in zip(g, before, strict=True):
             product = U_G @ other.numpy() @ U_A
             np.testing.assert_allclose(one.numpy(), product, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", [m for m in MODULES if m not in NOT_OPACUSS])
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize("clip", [0.3, 3.0])
+def test_clipped_sums_are_opacuss(name, clip):
+    """Its gradients of single records, in float64, clipped here."""
+    GradSampleModule = pytest.importorskip("opacus").GradSampleModule
+    network, records, theta = make(name)
+    theirs = copy.deepcopy(network.module).train()
+    theirs.load_state_dict(network.named(network.matrices(theta)))
+    theirs = GradSampleModule(theirs, loss_reduction="sum")
+    nn.functional.cross_entropy(theirs(records.x), records.y, reduction="sum").backward()
+    grads = [p.grad_sample for p in theirs.parameters()]
+    norm = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
+    weight = (clip / norm).clamp(max=1)
+    assert clip > 1 or (weight < 1).any()
+    S = torch.as_tensor(records.gradient_sum(theta, clip).value)
+    ours = network.named(network.matrices(S.numpy()))
+    for (key, _), g in zip(network.module.named_parameters(), grads, strict=True):
+        expected = torch.tensordot(weight, g, dims=1)
+        torch.testing.assert_close(ours[key], expected, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("clip", [0.05, 1.0, math.inf])
 @pytest.mark.parametrize("kfc", [False, True])
-def test_one_clip_over_all_layers(kfc, clip):
-    network, records, theta = make("cnn", n=11)
+def test_one_clip_over_all_layers(name, kfc, clip):
+    network, records, theta = make(name, n=11)
     if kfc:
         records = records.with_transform(some_factors(network)[1])
     whole = records.gradients(theta)
@@ -137,9 +216,10 @@ def test_one_clip_over_all_layers(kfc, clip):
     np.testing.assert_allclose(S[0], expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_replacing_a_record_moves_the_sum_by_at_most_2c(seed):
-    network, records, theta = make("cnn", n=6, seed=seed)
+@pytest.mark.parametrize("name", ["cnn", "wide cnn", "resnet"])
+@pytest.mark.parametrize("seed", range(4))
+def test_replacing_a_record_moves_the_sum_by_at_most_2c(name, seed):
+    network, records, theta = make(name, n=6, seed=seed)
     rng = np.random.default_rng(seed)
     other = records.x.clone()
     other[2] = torch.as_tensor(rng.standard_normal(other.shape[1:]) * 10.0 ** rng.integers(-3, 4))
@@ -216,10 +296,12 @@ def test_whitened_layers_have_the_identity_as_covariance(name):
         (nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)), "1: BatchNorm2d"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)), "1: BatchNorm1d"),
         (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), "1: Dropout"),
-        (nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4)), "0: Embedding, 1: LayerNorm"),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), "not so: 1: LayerNorm"),
+        (nn.Sequential(nn.Embedding(9, 4, max_norm=1.0)), "0: Embedding"),
+        (nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)), "0: Embedding"),
         (nn.Conv2d(4, 4, 3, groups=2), "the module itself: Conv2d"),
         (nn.Conv2d(4, 4, 3, padding_mode="circular"), "Conv2d"),
-        (nn.ReLU(), "no Linear or Conv2d"),
+        (nn.ReLU(), "no layer with parameters"),
     ],
 )
 def test_layers_that_do_not_fit_are_named(module, told):
