@@ -69,9 +69,11 @@ class DeepNetwork:
         labels = torch.as_tensor(np.asarray(y, np.int64))
         return DeepRecords(self, torch.as_tensor(np.ascontiguousarray(x)), labels)
 
-    def matrices(self, theta: Array) -> list[Tensor]:
+    def matrices(self, theta: Array | Tensor) -> list[Tensor]:
         """Each layer's parameters as a matrix, `(out, in)` with the bias last."""
-        flat = torch.tensor(theta).reshape(-1)  # a copy: torch takes no read-only array
+        if not isinstance(theta, Tensor):
+            theta = torch.tensor(theta)  # a copy: torch takes no read-only array
+        flat = theta.reshape(-1)
         parts = torch.split(flat, [rows * columns for rows, columns in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
@@ -123,7 +125,14 @@ class DeepNetwork:
                 handle.remove()
         return [[_Pass(*call) for call in calls if call[1] is not None] for calls in seen]
 
-    def _parameters(self, theta: Array) -> dict[str, Tensor]:
+    def whole_gradient(self, theta: Array, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of the records' summed loss, `(1, d)`, of no record by itself."""
+        leaf = torch.tensor(theta).requires_grad_()
+        out = torch.func.functional_call(self.module, self._parameters(leaf), (x,))
+        (gradient,) = torch.autograd.grad(cross_entropy(out, y, reduction="sum"), leaf)
+        return gradient
+
+    def _parameters(self, theta: Array | Tensor) -> dict[str, Tensor]:
         parameters = {}
         for (name, layer), matrix in zip(self.layers.items(), self.matrices(theta), strict=True):
             prefix, columns = f"{name}." if name else "", matrix.shape[1]
@@ -163,7 +172,7 @@ class DeepRecords:
         """The class of each record, `(N,)`."""
         return self.y.numpy()
 
-    def part(self, which: slice) -> "DeepRecords":
+    def part(self, which: slice | Array) -> "DeepRecords":
         """Some of the records."""
         return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
 
@@ -198,7 +207,9 @@ class DeepRecords:
         bound is for replacing a record, not for adding one, which moves others to other places.
         """
         C = float(np.asarray(clip).item())  # one network, never a stack
-        if not exact or math.isinf(C):
+        if math.isinf(C):
+            return BoundedSum(self._unclipped_sum(theta), clip)
+        if not exact:
             return BoundedSum(self._fast_sum(theta, C), clip)
         B, unit = exact_sums.grid(C, exact_sums.DEEP_BITS)
         sums = np.zeros(self.network.size, np.int64)
@@ -207,6 +218,17 @@ class DeepRecords:
             columns = exact_sums.clipped_integers(g.double().numpy().T, B, unit)
             sums += columns.sum(axis=1).astype(np.int64)
         return BoundedSum(sums.reshape(theta.shape), B, unit)
+
+    def _unclipped_sum(self, theta: Array) -> Array:
+        """The sum where no record is bounded: one backward pass for all, as plain SGD takes it."""
+        total = torch.zeros(theta.shape)
+        for batch in self.batches():
+            total = total + self.network.whole_gradient(theta, batch.x, batch.y)
+        if self.factors is not None:
+            pairs = zip(self.network.matrices(total), self.factors, strict=True)
+            moved = [(U_G.to(g.dtype) @ g @ U_A.to(g.dtype)).flatten() for g, (U_G, U_A) in pairs]
+            total = torch.cat(moved)
+        return total.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
 
     def _fast_sum(self, theta: Array, C: float) -> Array:
         """The sum in floats; an example whose gradient is not finite contributes zero."""

@@ -44,8 +44,8 @@ class Records(Protocol):
     def labels(self) -> Array:
         """The class of each record, `(N,)`. Not private: for a test set."""
 
-    def part(self, which: slice) -> Self:
-        """Some of the records."""
+    def part(self, which: slice | Array) -> Self:
+        """Some of the records: a slice of them, or those with these numbers."""
 
     def with_transform(self, factors: Factors) -> Self:
         """The same records, whose gradients are transformed before they are clipped."""

@@ -13,7 +13,6 @@ from fedsofim.data.datasets import Dataset, load
 from fedsofim.data.own import Data
 from fedsofim.data.partition import statistics
 from fedsofim.data.pixels import load_pixels
-from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
 from fedsofim.privacy.plan import Plan
@@ -45,7 +44,7 @@ class Experiment(NamedTuple):
     test: Records
     theta: Array
     partition: dict[str, Any]
-    own_tests: Sequence[Examples] = ()
+    own_tests: Sequence[Records] = ()
     deployed: bool = False
     probes: Records | None = None
 
@@ -70,10 +69,9 @@ def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     record["data_sha256"] = data.sha256
     record["shape"] = list(data.train_x.shape[1:])
     test = network.records(data.test_x, data.test_y)
-    own_tests: Sequence[Examples] = ()
+    own_tests: Sequence[Records] = ()
     if config.client.keeps_models and test.size:
-        held = [client.data for client in clients]
-        own_tests = personal.own_test_sets(examples_of(test), map(examples_of, held), config.seed)
+        own_tests = personal.own_test_sets(test, np.array(record["counts"]), config.seed)
     probes = probes_for(config.transform, network, data, config.seed)
     return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
 

@@ -5,7 +5,8 @@ the simulator's knowledge; in a deployment such a score would be a release, and 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.models.head import Examples
+from fedsofim.models.records import Records
 
 # A client's test set has at most this many records.
 LIMIT = 1000
@@ -39,22 +40,45 @@ def class_counts(available: Array, wanted: Array, limit: int = LIMIT) -> Array:
     return np.asarray(np.floor(p * total + 1e-9).astype(np.intp))
 
 
-def own_test_sets(test: Examples, holdings: Iterable[Examples], seed: int) -> list[Examples]:
+@dataclass(frozen=True)
+class OwnTests(Sequence[Records]):
+    """A test set for each client, copied only while it is used: images would fill the memory.
+
+    Attributes:
+        test: all test records.
+        chosen: which of them each client is scored on, sorted.
+    """
+
+    test: Records
+    chosen: Sequence[Array]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.test.part(self.chosen[i])
+
+
+def own_test_sets(test: Records, counts: Array, seed: int) -> OwnTests:
     """A test set for each client, drawn from `test` with the class proportions it trains on.
 
     Within a client no record is drawn twice; clients may share records.
+
+    Args:
+        test: all test records.
+        counts: each client's training records of each class, `(n, K)`.
+        seed: of the draw.
     """
-    labels = test.target.argmax(axis=0)
-    of_class = [np.flatnonzero(labels == k) for k in range(len(test.target))]
+    labels = test.labels
+    of_class = [np.flatnonzero(labels == k) for k in range(counts.shape[1])]
     available = np.array([len(records) for records in of_class])
-    sets = []
-    for i, data in enumerate(holdings):
+    chosen = []
+    for i, held in enumerate(counts):
         rng = stream(seed, Purpose.PERSONAL_TEST, i)
-        counts = class_counts(available, data.target.sum(axis=1))
-        drawn = [rng.permutation(r)[:count] for r, count in zip(of_class, counts, strict=True)]
-        chosen = np.sort(np.concatenate(drawn))
-        sets.append(test.part(chosen))
-    return sets
+        wanted = class_counts(available, held)
+        drawn = [rng.permutation(r)[:count] for r, count in zip(of_class, wanted, strict=True)]
+        chosen.append(np.sort(np.concatenate(drawn)))
+    return OwnTests(test, chosen)
 
 
 class Scores(NamedTuple):
@@ -64,7 +88,7 @@ class Scores(NamedTuple):
     loss: Array
 
 
-def score(models: Array, tests: Sequence[Examples]) -> Scores:
+def score(models: Array, tests: Sequence[Records]) -> Scores:
     """Score each client's model, `(n, K, F+1)`, on its own test set."""
     pairs = [test.evaluate(theta) for theta, test in zip(models, tests, strict=True)]
     return Scores(*np.array(pairs).T)
@@ -81,7 +105,7 @@ def summarise(scores: Scores) -> dict[str, float]:
     }
 
 
-def table(scores: Scores, partition: Mapping[str, Any], tests: Sequence[Examples]) -> list[Any]:
+def table(scores: Scores, partition: Mapping[str, Any], tests: Sequence[Records]) -> list[Any]:
     """One row a client: what it holds, and how well its own model does."""
     return [
         {

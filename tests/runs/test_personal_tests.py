@@ -39,7 +39,7 @@ def test_a_test_set_has_the_clients_proportions(pairs, limit):
 
 def test_test_sets_are_drawn_by_class_without_repetition():
     test = labelled(np.repeat([0, 1, 2], [50, 80, 20]), 3)
-    holdings = [labelled([0] * 30 + [1] * 10, 3), labelled([2] * 7, 3)]
+    holdings = np.array([[30, 10, 0], [0, 0, 7]])
     first, second = personal.own_test_sets(test, holdings, seed=3)
     np.testing.assert_array_equal(first.target.sum(axis=1), [50, 16, 0])
     np.testing.assert_array_equal(second.target.sum(axis=1), [0, 0, 20])

@@ -1,0 +1,199 @@
+"""Measure pFedSOP and its references with a CNN on CIFAR-10's pixels: a part of docs/pfedsop.md.
+
+    python scripts/pfedsop_networks.py cifar10.npz    choose settings, measure, write the page
+    python scripts/pfedsop_networks.py --render       write it from the numbers of the last time
+
+The file holds images under MedMNIST's names (scripts/pack_images.py writes such files). Settings
+are chosen on a fifth of the training records, held out, with another seed, at Dirichlet 0.1; the
+test set is scored with what was chosen. What was computed stays in --cache: what was interrupted
+goes on, and every run is one line there. A run takes one thread.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pfedsop_page
+import pfedsop_table
+
+from fedsofim.clients.personal import TunedSteps
+from fedsofim.config.compose import compose_many
+from fedsofim.config.schema import Config, parse
+from fedsofim.core.arrays import Array
+from fedsofim.engines import local
+from fedsofim.runs.evaluation import personal_scores
+from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
+from fedsofim.studies.results import Results
+
+ROUNDS, SEEDS, TUNING_SEED = 25, (0, 1, 2), 100
+SHOWN = (1, 2, 5, 10, 15, 20, 25)
+TRAIN, TEST, CLIENTS = 10_000, 2_000, 10
+SPLITS = {
+    "2 of 10 classes": ("partition=classes", "partition.classes_per_client=2"),
+    "Dirichlet 0.1": ("partition=dirichlet", "partition.alpha=0.1"),
+    "Dirichlet 0.5": ("partition=dirichlet", "partition.alpha=0.5"),
+}
+CHOSEN_AT = "Dirichlet 0.1"
+MODEL = ("model=cnn", "model.width=8", "model.blocks=3", "model.activation=relu")
+STEPS = ("client.steps=10", "client.batch_size=32")
+TUNED = (0, 10)  # FedAvg's model is scored as it is, and after as many steps as a round has
+RATES = (0.05, 0.1)
+NUMBERS = "pfedsop_networks.json"
+
+
+def grid(method: str, best: dict[str, list[str]]) -> list[list[str]]:
+    """The settings that are tried; Ditto takes its learning rates from those it is made of."""
+    if method == "pfedsop":
+        tried = product(RATES, (0.3, 1.0))
+        return [[*STEPS, f"client.lr={lr}", f"strategy.lr={eta_1}"] for lr, eta_1 in tried]
+    if method == "ditto":
+        own = [o.replace("client.", "client.own_") for o in best["alone"]]
+        return [[*best["fedavg_finetune"], *own, f"client.pull={pull}"] for pull in (0.1, 1)]
+    return [[*STEPS, f"client.lr={lr}"] for lr in RATES]
+
+
+METHODS = ("alone", "fedavg_finetune", "pfedsop", "ditto")
+
+
+class Job(NamedTuple):
+    """A run: what it is of, and its overrides."""
+
+    split: str
+    method: str
+    seed: int
+    settings: Sequence[str]
+    holdout: float = 0.0
+
+    def overrides(self, images: Path) -> list[str]:
+        """The config."""
+        data = ["dataset=npz", f"dataset.path={images}", f"dataset.holdout={self.holdout}"]
+        who = [*SPLITS[self.split], f"partition.clients={CLIENTS}", f"seed={self.seed}"]
+        how = [f"strategy={self.method}", f"rounds={ROUNDS}", "privacy=none"]
+        return [*data, *who, *MODEL, *how, *self.settings]
+
+
+def measure(config: Config, scored: Sequence[int]) -> dict[str, Any]:
+    """Train one run: every client's accuracy at some rounds, once for each tuning."""
+    began, e = time.process_time(), prepare(config)
+    curves: dict[str, dict[str, list[float]]] = {}
+
+    def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
+        if now.server.t in scored:
+            for name, variant in variants(e):
+                accuracy = personal_scores(variant, now).accuracy
+                curves.setdefault(name, {})[str(now.server.t)] = accuracy.round(4).tolist()
+        return False
+
+    local.run(e, begin(e), on_round)
+    seconds = round(time.process_time() - began, 1)
+    return {"curves": curves, "cpu_seconds": seconds, "parameters": e.theta.size}
+
+
+def variants(e: Experiment) -> Iterator[tuple[str, Experiment]]:
+    """The run as it is scored: FedAvg's model with and without tuning, all others as they are."""
+    client = e.config.client
+    if e.config.strategy_name != "fedavg_finetune" or not isinstance(client, TunedSteps):
+        yield e.config.strategy_name, e
+        return
+    for steps in TUNED:
+        tuned = replace(
+            client, tune_lr=client.lr, tune_steps=steps, tune_batch_size=client.batch_size
+        )
+        yield f"fedavg+{steps}", e._replace(config=replace(e.config, client=tuned))
+
+
+def measure_all(results: Results, jobs: Sequence[Job], images: Path) -> list[dict[str, Any]]:
+    """Every job's result, in their order; those that are known are not measured again."""
+    configs = [parse(values) for values in compose_many([job.overrides(images) for job in jobs])]
+
+    def work(todo: list[int]) -> Generator[tuple[int, dict[str, Any]]]:
+        for i in todo:
+            yield i, measure(configs[i], (ROUNDS,) if jobs[i].holdout else SHOWN)
+
+    def show(done: int, total: int) -> None:
+        print(f"{done} of {total} runs", file=sys.stderr, flush=True)
+
+    # Where the images are does not make it another run.
+    texts = [" ".join(job.overrides(Path(images.name))) for job in jobs]
+    return results.complete(texts, work, show)
+
+
+def choose(results: Results, images: Path) -> dict[str, Any]:
+    """For each method, the settings that do best after the last round on the records held out."""
+    best: dict[str, list[str]] = {}
+    told = {}
+    for method in METHODS:
+        tried = grid(method, best)
+        jobs = [Job(CHOSEN_AT, method, TUNING_SEED, settings, 0.2) for settings in tried]
+        name = "fedavg+10" if method == "fedavg_finetune" else method
+        found = measure_all(results, jobs, images)
+        scores = [float(np.mean(r["curves"][name][str(ROUNDS)])) for r in found]
+        best[method] = tried[int(np.argmax(scores))]
+        told[method] = {
+            "settings": best[method],
+            "tried": {" ".join(s): round(a, 4) for s, a in zip(tried, scores, strict=True)},
+            "cpu_seconds": sum(r["cpu_seconds"] for r in found),
+        }
+    return told
+
+
+def evaluate(results: Results, chosen: dict[str, Any], images: Path) -> list[dict[str, Any]]:
+    """Every method on every split on the test set, the first seed of all first."""
+    jobs = [
+        Job(split, method, seed, chosen[method]["settings"])
+        for seed, split, method in product(SEEDS, SPLITS, METHODS)
+    ]
+    measured = measure_all(results, jobs, images)
+    return [
+        {"split": job.split, "method": job.method, "seed": job.seed, **found}
+        for job, found in zip(jobs, measured, strict=True)
+    ]
+
+
+def part_of(images: Path, cache: Path) -> Path:
+    """The first records of a file of images, in a file of their own: CIFAR-10's are in no order."""
+    out = cache.with_name(f"{images.stem}-{TRAIN}-{TEST}.npz")
+    if not out.is_file():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        counts = {"train": TRAIN, "test": TEST}
+        with np.load(images) as file:
+            part = {
+                f"{split}_{what}": file[f"{split}_{what}"][:count]
+                for split, count in counts.items()
+                for what in ("images", "labels")
+            }
+        np.savez(out, **part)
+    return out
+
+
+def main() -> None:
+    """Measure, unless the numbers are there and only the page is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("images", type=Path, nargs="?", help="CIFAR-10, with MedMNIST's names")
+    parser.add_argument("--render", action="store_true", help="only write the page again")
+    docs = pfedsop_table.DOCS
+    default = docs.parent / "outputs" / "pfedsop_networks.jsonl"
+    parser.add_argument("--cache", type=Path, default=default)
+    arguments = parser.parse_args()
+    if not arguments.render:
+        if arguments.images is None:
+            parser.error("give a file of images, or --render")
+        results = Results(arguments.cache)
+        images = part_of(arguments.images, arguments.cache)
+        chosen = choose(results, images)
+        runs = evaluate(results, chosen, images)
+        numbers = {"chosen": chosen, "runs": runs}
+        (docs / NUMBERS).write_text(json.dumps(numbers, separators=(",", ":")) + "\n")
+    table = json.loads((docs / "pfedsop.json").read_text())
+    pfedsop_page.write(docs, table, pfedsop_table.SHOWN, pfedsop_table.EPSILONS)
+
+
+if __name__ == "__main__":
+    main()
