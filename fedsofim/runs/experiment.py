@@ -9,7 +9,9 @@ from fedsofim.clients import Client
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.data.datasets import Dataset, load
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import Dataset, DatasetConfig, load
+from fedsofim.data.download import Watch
 from fedsofim.data.own import Data
 from fedsofim.data.partition import statistics
 from fedsofim.data.pixels import load_pixels
@@ -95,10 +97,26 @@ def _load(config: Config) -> Dataset:
     dataset = config.dataset
     if isinstance(dataset, Data):
         return dataset.load()
-    images = dataset.holds_images() if dataset.path else dataset.embedded is None
-    if images and not config.model.linear:
+    if takes_pixels(config):
         return load_pixels(dataset, config.features.store)
     return load(dataset, config.extraction.file())
+
+
+def fetch(config: Config, watch: Watch) -> None:
+    """Download what is not there; and extract features, unless the model reads the pixels."""
+    if takes_pixels(config):
+        assert isinstance(config.dataset, DatasetConfig)
+        locate(config.dataset, config.features.store, watch)
+    else:
+        config.extraction.file(watch)
+
+
+def takes_pixels(config: Config) -> bool:
+    """Whether the model is trained from pixels on, so that no features are wanted."""
+    dataset = config.dataset
+    if config.model.linear or isinstance(dataset, Data):
+        return False
+    return dataset.holds_images() if dataset.path else dataset.embedded is None
 
 
 def clients_of(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:

@@ -25,7 +25,7 @@ from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
 from fedsofim.runs.directory import Row, RunDir
 from fedsofim.runs.evaluation import measure
-from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
+from fedsofim.runs.experiment import Experiment, RunState, begin, fetch, prepare
 from fedsofim.runs.extension import changed, extended, with_noise
 from fedsofim.runs.observer import Observer
 from fedsofim.runs.record import require_terms, terms_of
@@ -151,7 +151,7 @@ def ready(config: Config, observer: Observer, engine: Run | None = None) -> Expe
     )
     if not isinstance(config.dataset, Data):
         try:
-            config.extraction.file(observer.watch)
+            fetch(config, observer.watch)
         finally:
             observer.close()
     return prepare(config)
