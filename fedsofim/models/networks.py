@@ -7,7 +7,7 @@ output: one forward and one backward pass for many records give all of them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,11 +69,9 @@ class DeepNetwork:
         labels = torch.as_tensor(np.asarray(y, np.int64))
         return DeepRecords(self, torch.as_tensor(np.ascontiguousarray(x)), labels)
 
-    def matrices(self, theta: Array | Tensor) -> list[Tensor]:
+    def matrices(self, theta: Array) -> list[Tensor]:
         """Each layer's parameters as a matrix, `(out, in)` with the bias last."""
-        if not isinstance(theta, Tensor):
-            theta = torch.tensor(theta)  # a copy: torch takes no read-only array
-        flat = theta.reshape(-1)
+        flat = torch.tensor(theta).reshape(-1)  # a copy: torch takes no read-only array
         parts = torch.split(flat, [rows * columns for rows, columns in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
@@ -90,12 +88,17 @@ class DeepNetwork:
     def logits(self, theta: Array, x: Tensor) -> Tensor:
         """The network's outputs `(N, K)`, without gradients."""
         with torch.no_grad():
-            out: Tensor = torch.func.functional_call(self.module, self._parameters(theta), (x,))
-        return out
+            return self._call(self.named(self.matrices(theta)), x)
+
+    def autograd(self, theta: Array, x: Tensor, y: Tensor) -> list[Tensor]:
+        """The gradient of the records' summed loss, a matrix a layer, as torch gives it."""
+        matrices = [matrix.clone().requires_grad_() for matrix in self.matrices(theta)]
+        loss = cross_entropy(self._call(self.named(matrices), x), y, reduction="sum")
+        return list(torch.autograd.grad(loss, matrices, allow_unused=True, materialize_grads=True))
 
     def passes(self, theta: Array, x: Tensor, y: Tensor) -> list[list[_Pass]]:
         """What every layer saw, once for each time that the network used it."""
-        parameters = self._parameters(theta)
+        parameters = self.named(self.matrices(theta))
         for value in parameters.values():
             value.requires_grad_()  # or nothing would be differentiated on the way to the layers
         seen: list[list[list[Any]]] = [[] for _ in self.layers]
@@ -118,29 +121,27 @@ class DeepNetwork:
             for layer, calls in zip(self.layers.values(), seen, strict=True)
         ]
         try:
-            out = torch.func.functional_call(self.module, parameters, (x,))
+            out = self._call(parameters, x)
             cross_entropy(out, y, reduction="sum").backward()  # type: ignore[no-untyped-call]
         finally:
             for handle in handles:
                 handle.remove()
         return [[_Pass(*call) for call in calls if call[1] is not None] for calls in seen]
 
-    def whole_gradient(self, theta: Array, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient of the records' summed loss, `(1, d)`, of no record by itself."""
-        leaf = torch.tensor(theta).requires_grad_()
-        out = torch.func.functional_call(self.module, self._parameters(leaf), (x,))
-        (gradient,) = torch.autograd.grad(cross_entropy(out, y, reduction="sum"), leaf)
-        return gradient
-
-    def _parameters(self, theta: Array | Tensor) -> dict[str, Tensor]:
+    def named(self, matrices: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What the layers' matrices are as the module's parameters, by name."""
         parameters = {}
-        for (name, layer), matrix in zip(self.layers.items(), self.matrices(theta), strict=True):
+        for (name, layer), matrix in zip(self.layers.items(), matrices, strict=True):
             prefix, columns = f"{name}." if name else "", matrix.shape[1]
             if layer.bias is not None:
                 parameters[f"{prefix}bias"] = matrix[:, -1]
                 columns -= 1
             parameters[f"{prefix}weight"] = matrix[:, :columns].reshape(layer.weight.shape)
         return parameters
+
+    def _call(self, named: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.module, named, (x,))
+        return out
 
 
 class DeepRecords:
@@ -221,14 +222,15 @@ class DeepRecords:
 
     def _unclipped_sum(self, theta: Array) -> Array:
         """The sum where no record is bounded: one backward pass for all, as plain SGD takes it."""
-        total = torch.zeros(theta.shape)
+        total = [self.x.new_zeros(shape) for shape in self.network.shapes]
         for batch in self.batches():
-            total = total + self.network.whole_gradient(theta, batch.x, batch.y)
-        if self.factors is not None:
-            pairs = zip(self.network.matrices(total), self.factors, strict=True)
-            moved = [(U_G.to(g.dtype) @ g @ U_A.to(g.dtype)).flatten() for g, (U_G, U_A) in pairs]
-            total = torch.cat(moved)
-        return total.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
+            for sum_, g in zip(total, self.network.autograd(theta, batch.x, batch.y), strict=True):
+                sum_ += g
+        if self.factors is not None:  # it is linear, so that the sum can be transformed as a whole
+            pairs = zip(total, self.factors, strict=True)
+            total = [U_G.to(g.dtype) @ g @ U_A.to(g.dtype) for g, (U_G, U_A) in pairs]
+        flat = torch.cat([sum_.reshape(-1) for sum_ in total])
+        return flat.numpy().astype(theta.dtype, copy=False).reshape(theta.shape)
 
     def _fast_sum(self, theta: Array, C: float) -> Array:
         """The sum in floats; an example whose gradient is not finite contributes zero."""

@@ -69,7 +69,7 @@ def make(name, n=7, seed=0):
 
 def autograd(network, records, theta):
     """Each record's gradient by `torch.func`, as one matrix a layer."""
-    parameters = network._parameters(theta)
+    parameters = network.named(network.matrices(theta))
 
     def loss(parameters, x, y):
         logits = torch.func.functional_call(network.module, parameters, (x[None],))
