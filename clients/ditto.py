@@ -93,17 +93,16 @@ class Ditto(PersonalSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, DittoState]:
-        w = received["theta"]
-        x = np.broadcast_to(w, (len(clients), *w.shape))
+        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
-        v = self._own(w, state, clients)
-        return x - y, DittoState(v, state.steps + self.steps, state.own + self.own_steps)
+        return x - y, state._replace(steps=state.steps + self.steps)
 
-    def _own(self, w: Array, state: DittoState, clients: Sequence[Client]) -> Array:
-        """The clients' own models after their steps of this round."""
-        v, p = state.theta, 1 - 1 / (1 + self.own_lr * self.pull)
+    def train_own(
+        self, received: Mapping[str, Array], clients: Sequence[Client], state: DittoState
+    ) -> DittoState:
+        w, v, p = received["theta"], state.theta, 1 - 1 / (1 + self.own_lr * self.pull)
         sgd = PersonalSteps(lr=self.own_lr, steps=1, batch_size=self.own_batch_size)
         for k in range(self.own_steps):
             z = sgd.descend(v, state.own + k, clients, plain_gradients)
             v = (1 - p) * z + p * w  # Li et al., Algorithm 1, its last line as a proximal step
-        return v
+        return state._replace(theta=v, own=state.own + self.own_steps)

@@ -43,7 +43,7 @@ CHOSEN_AT = "Dirichlet 0.1"
 MODEL = ("model=cnn", "model.width=8", "model.blocks=3", "model.activation=relu")
 STEPS = ("client.steps=10", "client.batch_size=32")
 TUNED = (0, 10)  # FedAvg's model is scored as it is, and after as many steps as a round has
-RATES = (0.05, 0.1)
+RATES = (0.05, 0.1, 0.2)
 NUMBERS = "pfedsop_networks.json"
 
 

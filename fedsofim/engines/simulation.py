@@ -64,7 +64,8 @@ class Simulation:
         parts = []
         for who in groups:
             group, remembered = [self.clients[i] for i in who], take(memory, who)
-            parts.append(config.client.release(received, group, remembered, self.plan, noise))
+            sent, new = config.client.release(received, group, remembered, self.plan, noise)
+            parts.append((sent, config.client.train_own(received, group, new)))
         releases, new = parts[0] if len(parts) == 1 else joined(parts)
         return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
 

@@ -51,6 +51,7 @@ def rounds(program, theta, clients, told=None, count=4, noise=seeded):
     for t in range(count):
         w = theta * (1 + 0.1 * t)
         sent, state = program.release({"theta": w}, clients, state, told or plan(), noise(0, t))
+        state = program.train_own({"theta": w}, clients, state)
         out.append((w, sent, state))
     return out
 
@@ -102,7 +103,7 @@ def test_for_small_steps_it_is_the_papers_step(theta, clients, rng):
         program = client(own_lr=lr, own_steps=1, own_batch_size=None, pull=2.0)
         v = rng.standard_normal((4, *theta.shape))
         state = program.init(theta, 4)._replace(theta=v)
-        _, after = program.release({"theta": theta}, clients, state, plan(), seeded(0, 0))
+        after = program.train_own({"theta": theta}, clients, state)
         g = [
             head.clipped_gradient_sum(one, D, math.inf) / D.size
             for one, (_, D) in zip(v, clients, strict=True)
