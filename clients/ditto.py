@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.personal import PersonalSteps, plain_gradients, released_gradients
+from fedsofim.clients.personal import PersonalSteps, plain_gradients
 from fedsofim.clients.program import Client, Noise
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
@@ -93,9 +93,7 @@ class Ditto(PersonalSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, DittoState]:
-        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
-        y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
-        return x - y, state._replace(steps=state.steps + self.steps)
+        return self.common_drift(received, clients, state, plan, noise)
 
     def train_own(
         self, received: Mapping[str, Array], clients: Sequence[Client], state: DittoState

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.personal import TunedSteps, released_gradients
+from fedsofim.clients.personal import TunedSteps
 from fedsofim.clients.program import Client, Noise
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
@@ -54,7 +54,4 @@ class FineTune(TunedSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, FineTuneState]:
-        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
-        y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
-        # McMahan et al., Algorithm 1, ClientUpdate.
-        return x - y, FineTuneState(state.steps + self.steps)
+        return self.common_drift(received, clients, state, plan, noise)

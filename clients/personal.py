@@ -1,9 +1,9 @@
 """What the clients with models of their own share: SGD on their own records."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -87,6 +87,23 @@ class PersonalSteps(LocalSteps):
             ]
             y = y - self.lr * gradients(y, group, k)
         return y
+
+    def common_drift(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        """FedAvg's release: the drift of K charged steps from the common model.
+
+        What it takes is what `release` takes; the state counts the steps of each client.
+        """
+        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
+        y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
+        # McMahan et al., Algorithm 1, ClientUpdate.
+        return x - y, state._replace(steps=state.steps + self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,6 @@ class Program(ABC):
             noise: the noise stream of each client in this round.
         """
 
-
     def train_own(
         self, received: Mapping[str, Array], clients: Sequence[Client], state: Any
     ) -> Any:

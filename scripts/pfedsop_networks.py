@@ -43,7 +43,7 @@ CHOSEN_AT = "Dirichlet 0.1"
 MODEL = ("model=cnn", "model.width=8", "model.blocks=3", "model.activation=relu")
 STEPS = ("client.steps=10", "client.batch_size=32")
 TUNED = (0, 10)  # FedAvg's model is scored as it is, and after as many steps as a round has
-RATES = (0.05, 0.1, 0.2)
+RATES = (0.1, 0.2)
 NUMBERS = "pfedsop_networks.json"
 
 
@@ -159,19 +159,28 @@ def evaluate(
 
 
 def part_of(images: Path, cache: Path) -> Path:
-    """The first records of a file of images, in a file of their own: CIFAR-10's are in no order."""
-    out = cache.with_name(f"{images.stem}-{TRAIN}-{TEST}.npz")
+    """The first images of a file, at half their size, in a file of their own.
+
+    CIFAR-10's are in no order. Half the size is a fourth of the work.
+    """
+    out = cache.with_name(f"{images.stem}-{TRAIN}-{TEST}-half.npz")
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
         counts = {"train": TRAIN, "test": TEST}
         with np.load(images) as file:
-            part = {
-                f"{split}_{what}": file[f"{split}_{what}"][:count]
-                for split, count in counts.items()
-                for what in ("images", "labels")
-            }
+            part = {}
+            for split, count in counts.items():
+                part[f"{split}_images"] = halved(file[f"{split}_images"][:count])
+                part[f"{split}_labels"] = file[f"{split}_labels"][:count]
         np.savez(out, **part)
     return out
+
+
+def halved(images: Array) -> Array:
+    """Every four neighbours of `(N, H, W, 3)` images as their mean."""
+    n, h, w, colours = images.shape
+    fours = images.reshape(n, h // 2, 2, w // 2, 2, colours)
+    return np.rint(fours.mean(axis=(2, 4))).astype(np.uint8)
 
 
 def main() -> None:
