@@ -1,12 +1,11 @@
 """Measure pFedSOP and its references with a CNN on CIFAR-10's pixels: a part of docs/pfedsop.md.
 
-    python scripts/pfedsop_networks.py cifar10.npz    choose settings, measure, write the page
+    python scripts/pfedsop_networks.py cifar10.npz    measure, write the page
     python scripts/pfedsop_networks.py --render       write it from the numbers of the last time
 
-The file holds images under MedMNIST's names (scripts/pack_images.py writes such files). Settings
-are chosen on a fifth of the training records, held out, with another seed, at Dirichlet 0.1; the
-test set is scored with what was chosen. What was computed stays in --cache: what was interrupted
-goes on, and every run is one line there. A run takes one thread.
+The file holds images under MedMNIST's names (scripts/pack_images.py writes such files). Every
+method has the settings that it comes with; nothing is chosen here. What was computed stays in
+--cache: what was interrupted goes on, and every run is one line there. A run takes one thread.
 """
 
 import argparse
@@ -31,60 +30,44 @@ from fedsofim.runs.evaluation import personal_scores
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
 from fedsofim.studies.results import Results
 
-ROUNDS, SEEDS, TUNING_SEED = 25, (0, 1, 2), 100
-SHOWN = (1, 2, 5, 10, 15, 20, 25)
+ROUNDS, SEEDS = 20, (0, 1, 2)
+SHOWN = (1, 2, 5, 10, 15, 20)
 TRAIN, TEST, CLIENTS = 10_000, 2_000, 10
 SPLITS = {
     "2 of 10 classes": ("partition=classes", "partition.classes_per_client=2"),
     "Dirichlet 0.1": ("partition=dirichlet", "partition.alpha=0.1"),
     "Dirichlet 0.5": ("partition=dirichlet", "partition.alpha=0.5"),
 }
-CHOSEN_AT = "Dirichlet 0.1"
 MODEL = ("model=cnn", "model.width=8", "model.blocks=3", "model.activation=relu")
-STEPS = ("client.steps=10", "client.batch_size=32")
+BATCHES = {"ditto": ("client.batch_size=32", "client.own_batch_size=32")}
 TUNED = (0, 10)  # FedAvg's model is scored as it is, and after as many steps as a round has
-RATES = (0.1, 0.2)
+METHODS = ("alone", "fedavg_finetune", "pfedsop", "ditto")
 NUMBERS = "pfedsop_networks.json"
 
 
-def grid(method: str, best: dict[str, list[str]]) -> list[list[str]]:
-    """The settings that are tried; Ditto takes its learning rates from those it is made of."""
-    if method == "pfedsop":
-        tried = product(RATES, (0.3, 1.0))
-        return [[*STEPS, f"client.lr={lr}", f"strategy.lr={eta_1}"] for lr, eta_1 in tried]
-    if method == "ditto":
-        own = [o.replace("client.", "client.own_") for o in best["alone"]]
-        return [[*best["fedavg_finetune"], *own, f"client.pull={pull}"] for pull in (0.1, 1)]
-    return [[*STEPS, f"client.lr={lr}"] for lr in RATES]
-
-
-METHODS = ("alone", "fedavg_finetune", "pfedsop", "ditto")
-
-
 class Job(NamedTuple):
-    """A run: what it is of, and its overrides."""
+    """A run."""
 
     split: str
     method: str
     seed: int
-    settings: Sequence[str]
-    holdout: float = 0.0
 
     def overrides(self, images: Path) -> list[str]:
         """The config."""
-        data = ["dataset=npz", f"dataset.path={images}", f"dataset.holdout={self.holdout}"]
+        data = ["dataset=npz", f"dataset.path={images}"]
         who = [*SPLITS[self.split], f"partition.clients={CLIENTS}", f"seed={self.seed}"]
-        how = [f"strategy={self.method}", f"rounds={ROUNDS}", "privacy=none"]
-        return [*data, *who, *MODEL, *how, *self.settings]
+        how = [f"strategy={self.method}", f"rounds={ROUNDS}", "privacy=none", "client.steps=10"]
+        batches = BATCHES.get(self.method, ("client.batch_size=32",))
+        return [*data, *who, *MODEL, *how, *batches]
 
 
-def measure(config: Config, scored: Sequence[int]) -> dict[str, Any]:
+def measure(config: Config) -> dict[str, Any]:
     """Train one run: every client's accuracy at some rounds, once for each tuning."""
     began, e = time.process_time(), prepare(config)
     curves: dict[str, dict[str, list[float]]] = {}
 
     def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
-        if now.server.t in scored:
+        if now.server.t in SHOWN:
             for name, variant in variants(e):
                 accuracy = personal_scores(variant, now).accuracy
                 curves.setdefault(name, {})[str(now.server.t)] = accuracy.round(4).tolist()
@@ -114,7 +97,7 @@ def measure_all(results: Results, jobs: Sequence[Job], images: Path) -> list[dic
 
     def work(todo: list[int]) -> Generator[tuple[int, dict[str, Any]]]:
         for i in todo:
-            yield i, measure(configs[i], (ROUNDS,) if jobs[i].holdout else SHOWN)
+            yield i, measure(configs[i])
 
     def show(done: int, total: int) -> None:
         print(f"{done} of {total} runs", file=sys.stderr, flush=True)
@@ -124,33 +107,9 @@ def measure_all(results: Results, jobs: Sequence[Job], images: Path) -> list[dic
     return results.complete(texts, work, show)
 
 
-def choose(results: Results, images: Path) -> dict[str, Any]:
-    """For each method, the settings that do best after the last round on the records held out."""
-    best: dict[str, list[str]] = {}
-    told = {}
-    for method in METHODS:
-        tried = grid(method, best)
-        jobs = [Job(CHOSEN_AT, method, TUNING_SEED, settings, 0.2) for settings in tried]
-        name = "fedavg+10" if method == "fedavg_finetune" else method
-        found = measure_all(results, jobs, images)
-        scores = [float(np.mean(r["curves"][name][str(ROUNDS)])) for r in found]
-        best[method] = tried[int(np.argmax(scores))]
-        told[method] = {
-            "settings": best[method],
-            "tried": {" ".join(s): round(a, 4) for s, a in zip(tried, scores, strict=True)},
-            "cpu_seconds": sum(r["cpu_seconds"] for r in found),
-        }
-    return told
-
-
-def evaluate(
-    results: Results, chosen: dict[str, Any], images: Path, seeds: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Every method on every split on the test set, the first seed of all first."""
-    jobs = [
-        Job(split, method, seed, chosen[method]["settings"])
-        for seed, split, method in product(seeds, SPLITS, METHODS)
-    ]
+def evaluate(results: Results, images: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Every method on every split, the first seed of all first."""
+    jobs = [Job(split, method, seed) for seed, split, method in product(seeds, SPLITS, METHODS)]
     measured = measure_all(results, jobs, images)
     return [
         {"split": job.split, "method": job.method, "seed": job.seed, **found}
@@ -198,10 +157,8 @@ def main() -> None:
             parser.error("give a file of images, or --render")
         results = Results(arguments.cache)
         images = part_of(arguments.images, arguments.cache)
-        chosen = choose(results, images)
-        runs = evaluate(results, chosen, images, SEEDS[: arguments.seeds])
-        numbers = {"chosen": chosen, "runs": runs}
-        (docs / NUMBERS).write_text(json.dumps(numbers, separators=(",", ":")) + "\n")
+        runs = evaluate(results, images, SEEDS[: arguments.seeds])
+        (docs / NUMBERS).write_text(json.dumps(runs, separators=(",", ":")) + "\n")
     pfedsop_table.render()
 
 

@@ -23,11 +23,11 @@ class Networks:
     """The numbers of all runs.
 
     Args:
-        numbers: as the script wrote them.
+        runs: as the script wrote them.
     """
 
-    def __init__(self, numbers: Mapping[str, Any]) -> None:
-        self.chosen, self.runs = numbers["chosen"], numbers["runs"]
+    def __init__(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        self.runs = runs
         self.splits = list(dict.fromkeys(run["split"] for run in self.runs))
         self.seeds = sorted({run["seed"] for run in self.runs})
         curve = next(iter(self.runs[0]["curves"].values()))
@@ -77,21 +77,9 @@ class Networks:
             + " ".join(parts)
         )
 
-    def settings(self) -> Iterator[str]:
-        """What was tried on the records held out, and what was chosen."""
-        yield table_row("method", "tried", "held-out accuracy")
-        yield table_row("---", "---", "---:")
-        names = {"fedavg_finetune": "FedAvg + 10 steps"} | TITLES
-        for method, found in self.chosen.items():
-            for text, accuracy in found["tried"].items():
-                mark = "**" if text.split() == found["settings"] else ""
-                yield table_row(names[method], f"`{text}`", f"{mark}{100 * accuracy:.1f}{mark}")
-
     def cost(self) -> str:
         """How long it all took."""
-        runs = sum(run["cpu_seconds"] for run in self.runs)
-        tried = sum(found["cpu_seconds"] for found in self.chosen.values())
-        return f"{(runs + tried) / 60:.0f} minutes of one core"
+        return f"{sum(run['cpu_seconds'] for run in self.runs) / 60:.0f} minutes of one core"
 
     def draw(self, file: Path) -> None:
         """The mean client's accuracy by round, a panel for each split, one curve a method."""
@@ -129,7 +117,6 @@ def values(docs: Path) -> dict[str, str]:
     return {
         "networks": "\n".join(networks.table()),
         "networks_gains": networks.gains(),
-        "networks_settings": "\n".join(networks.settings()),
         "networks_cost": networks.cost(),
         "networks_seeds": told(networks.seeds),
         "networks_parameters": f"{networks.runs[0]['parameters']:,}",
