@@ -1,6 +1,7 @@
 """What clients compute on their own records, and release: one file a kind, found by name."""
 
 from fedsofim.clients.alone import Alone
+from fedsofim.clients.ditto import Ditto
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.pfedsop import PFedSOP
@@ -17,6 +18,7 @@ CLIENTS: dict[str, type[Program]] = {
     "tree": Tree,
     "pfedsop": PFedSOP,
     "finetune": FineTune,
+    "ditto": Ditto,
     "silent": Silent,
     "alone": Alone,
 }

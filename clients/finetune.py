@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.personal import TunedSteps, released_gradients
+from fedsofim.clients.personal import TunedSteps
 from fedsofim.clients.program import Client, Noise
-from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
 
@@ -56,10 +54,7 @@ class FineTune(TunedSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, FineTuneState]:
-        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
-        y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
-        # McMahan et al., Algorithm 1, ClientUpdate.
-        return x - y, FineTuneState(state.steps + self.steps)
+        return self.common_drift(received, clients, state, plan, noise)
 
     def contribute(
         self,
@@ -69,7 +64,4 @@ class FineTune(TunedSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, FineTuneState]:
-        whole = self.steps == 1 and self.batch_size is None
-        require(whole, f"steps={self.steps}: only one step on all records can be added up")
-        added = noisy_sums(received["theta"], clients, plan, noise)
-        return added, FineTuneState(state.steps + 1)
+        return self.common_sum(received, clients, state, plan, noise)

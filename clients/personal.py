@@ -1,14 +1,15 @@
 """What the clients with models of their own share: SGD on their own records."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedsofim.clients.program import Client, Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
+from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.records import Records
@@ -87,6 +88,37 @@ class PersonalSteps(LocalSteps):
             ]
             y = y - self.lr * gradients(y, group, k)
         return y
+
+    def common_drift(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        """FedAvg's release: the drift of K charged steps from the common model.
+
+        What it takes is what `release` takes; the state counts the steps of each client.
+        """
+        x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
+        y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
+        # McMahan et al., Algorithm 1, ClientUpdate.
+        return x - y, state._replace(steps=state.steps + self.steps)
+
+    def common_sum(
+        self,
+        received: Mapping[str, Array],
+        clients: Sequence[Client],
+        state: Any,
+        plan: Protection,
+        noise: Noise,
+    ) -> tuple[Array, Any]:
+        """The same where only a total is seen, of one step on all records; see `contribute`."""
+        whole = self.steps == 1 and self.batch_size is None
+        require(whole, f"steps={self.steps}: only one step on all records can be added up")
+        added = noisy_sums(received["theta"], clients, plan, noise)
+        return added, state._replace(steps=state.steps + 1)
 
 
 @dataclass(frozen=True, kw_only=True)

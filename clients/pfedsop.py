@@ -1,5 +1,6 @@
 """The pFedSOP client: a model of its own, and a second-order step on what all drifts say."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -107,6 +108,10 @@ class PFedSOP(TunedSteps):
     @property
     def disclosure(self) -> Disclosure:
         return super().disclosure  # the personal step reads only what was released before
+
+    @property
+    def noise_gain(self) -> float:
+        return math.sqrt(self.steps)  # it sends the sum of the gradients, not the way they took it
 
     def init(self, theta: Array, clients: int) -> PFedSOPState:
         own = np.repeat(theta[None], clients, axis=0)

@@ -137,6 +137,21 @@ class Program(ABC):
         """What the server applies, of the mean over all records that `contribute` adds up to."""
         return mean
 
+    def train_own(
+        self, received: Mapping[str, Array], clients: Sequence[Client], state: Any
+    ) -> Any:
+        """What clients remember after what they do for themselves, once they have released.
+
+        It reads records as it likes, without clip or noise, so nothing that `release` sends may
+        ever depend on what it changes. By default it is nothing.
+
+        Args:
+            received: what the server broadcast, by name.
+            clients: those that released.
+            state: what these clients remember after the release.
+        """
+        return state
+
 
 def transformed(
     clients: Sequence[Client], received: Mapping[str, Array], exact: bool = True

@@ -158,8 +158,22 @@ def settings(cells: Cells) -> Iterator[str]:
         yield table_row(case, title, epsilon, f"`{chosen}`", f"{100 * c['held_out']:.1f}")
 
 
-def write(docs: Path, cells: Cells, shown: Sequence[int], epsilons: Sequence[float]) -> None:
-    """Write `pfedsop.md`, around the text of `pfedsop_page.md`, and its picture."""
+def write(
+    docs: Path,
+    cells: Cells,
+    shown: Sequence[int],
+    epsilons: Sequence[float],
+    more: Mapping[str, str],
+) -> None:
+    """Write `pfedsop.md`, around the text of `pfedsop_page.md`, and its picture.
+
+    Args:
+        docs: where to.
+        cells: the numbers of `pfedsop.json`.
+        shown: the rounds in the tables.
+        epsilons: the budgets in the tables.
+        more: other texts that the page takes, by name.
+    """
     page = Page(cells, shown, epsilons)
     case = page.cases[0]
     groups = {
@@ -176,6 +190,7 @@ def write(docs: Path, cells: Cells, shown: Sequence[int], epsilons: Sequence[flo
         "speed": f"{page.speed(10)}\n\n{page.speed(100)}",
         "alone": page.against_alone(),
         "worth": page.worth(),
+        **more,
     }
     text = Path(__file__).with_name("pfedsop_page.md").read_text()
     for name, value in values.items():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pfedsop_networks_page
 import pfedsop_page
 
 from fedsofim.clients import Program
@@ -257,7 +258,14 @@ def main() -> None:
         best = choose(results, arguments.jobs)
         table = evaluate(results, best, arguments.jobs)
         numbers.write_text(json.dumps(table, separators=(",", ":")) + "\n")
-    pfedsop_page.write(DOCS, json.loads(numbers.read_text()), SHOWN, EPSILONS)
+    render()
+
+
+def render() -> None:
+    """Write the page from the numbers of the last time, these and those of the networks."""
+    numbers = json.loads((DOCS / "pfedsop.json").read_text())
+    networks = pfedsop_networks_page.values(DOCS)
+    pfedsop_page.write(DOCS, numbers, SHOWN, EPSILONS, networks)
 
 
 if __name__ == "__main__":

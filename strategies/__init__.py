@@ -3,6 +3,7 @@
 from fedsofim.strategies.adafedprox import AdaFedProx
 from fedsofim.strategies.adaptive import FedAdam, FedYogi
 from fedsofim.strategies.alone import Alone
+from fedsofim.strategies.ditto import Ditto
 from fedsofim.strategies.fedavg import FedAvg
 from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
@@ -25,6 +26,7 @@ STRATEGIES: dict[str, type[Rule]] = {
     "sofim": Sofim,
     "pfedsop": PFedSOP,
     "fedavg_finetune": FedAvg,
+    "ditto": Ditto,
     "ridge": Ridge,
     "alone": Alone,
 }

@@ -89,7 +89,7 @@ def _check_method(config: "Config", disclosure: Disclosure) -> None:
         f"client={type(client).__name__}: does not go with strategy={name}",
     )
     require(
-        config.model.linear or not (rule.stages or client.keeps_models),
+        config.model.linear or not rule.stages,
         f"strategy={name}: reads features, and so needs model=head",
     )
     require(

@@ -88,6 +88,8 @@ def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, ro
     told = f"client={type(program).__name__}"
     try:
         _try_out(program, rule, plan, disclosure, min(rounds, ROUNDS))
+        if type(program).train_own is not Program.train_own:
+            _try_own(program, rule, plan)
     except ConfigError as error:
         raise ConfigError(f"{told}: {error}") from None
     except Exception as error:  # a program of the user's can fail in any way
@@ -96,10 +98,8 @@ def try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, ro
 
 
 def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, rounds: int) -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(RECORDS, 2)).astype(np.float32), np.arange(RECORDS) % 2
     taken = np.zeros((CLIENTS, RECORDS), int)
-    records: Any = [head.examples(x, y, 2)] * CLIENTS
+    records: Any = [_made_up()] * CLIENTS
     if disclosure.sends:  # else the program may read what it likes: nothing leaves
         records = [_Watched(some, plan.clip, row) for some, row in zip(records, taken, strict=True)]
     clients = [Client(i, some) for i, some in enumerate(records)]
@@ -133,6 +133,26 @@ def _try_out(program: Program, rule: Rule, plan: Plan, disclosure: Disclosure, r
             noises >= took - before,
             f"takes {took - before} sums in a round, and draws noise {noises} times",
         )
+
+
+def _try_own(program: Program, rule: Rule, plan: Plan) -> None:
+    """Refuse a program that sends what it did for itself, without clip or noise."""
+    clients, theta = [Client(i, _made_up()) for i in range(CLIENTS)], np.zeros((2, 3), np.float32)
+    received, trained = broadcast(rule, start(rule, theta)), program.init(theta, CLIENTS)
+    untrained, act = trained, program.release if plan.sharers == 1 else program.contribute
+    for t in range(ROUNDS):
+        sent, trained = act(received, clients, trained, plan, seeded(0, t))
+        same, untrained = act(received, clients, untrained, plan, seeded(0, t))
+        require(
+            np.array_equal(sent, same),
+            "what it sends depends on train_own, which reads records without clip or noise",
+        )
+        trained = program.train_own(received, clients, trained)
+
+
+def _made_up() -> head.Examples:
+    x = np.random.default_rng(0).normal(size=(RECORDS, 2)).astype(np.float32)
+    return head.examples(x, np.arange(RECORDS) % 2, 2)
 
 
 def _check(sent: Array, shape: tuple[int, ...]) -> None:

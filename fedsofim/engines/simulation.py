@@ -66,13 +66,22 @@ class Simulation:
         config, noise = self.config, self.config.noise(t)
         present = config.schedule.present(t)
         self.clients = transformed(self.clients, received, self.exact)
-        group, remembered = [self.clients[i] for i in present], take(memory, present)
         if self.together:
+            group, remembered = [self.clients[i] for i in present], take(memory, present)
             program, crowd = config.client, self._crowd(self.sizes[present])
             added, new = program.contribute(received, group, remembered, self.plan, noise)
             G = round_mean(program, received, self.plan, added.sum(axis=0), crowd)
+            new = program.train_own(received, group, new)
             return G.astype(received["theta"].dtype), put(memory, present, new)
-        releases, new = config.client.release(received, group, remembered, self.plan, noise)
+        # Networks one by one, with equal results: beside what clients keep and send there is then
+        # only ever one network, and it stays in the cache for all of its steps.
+        groups = [present] if config.model.linear else np.split(present, len(present))
+        parts = []
+        for who in groups:
+            group, remembered = [self.clients[i] for i in who], take(memory, who)
+            sent, new = config.client.release(received, group, remembered, self.plan, noise)
+            parts.append((sent, config.client.train_own(received, group, new)))
+        releases, new = parts[0] if len(parts) == 1 else joined(parts)
         return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
 
     def _crowd(self, sizes: Array) -> Crowd:
@@ -81,3 +90,10 @@ class Simulation:
     def _aggregate(self, releases: Array, sizes: Array) -> Array:
         how, fraction = self.config.aggregation, self.config.malicious_fraction
         return aggregate(releases, sizes, how, fraction, stacked=self.stacked)
+
+
+def joined(parts: Sequence[tuple[Array, Any]]) -> tuple[Array, Any]:
+    """What several groups of clients released and remember, as that of one group."""
+    releases, states = zip(*parts, strict=True)
+    new = [np.concatenate(rows) for rows in zip(*states, strict=True)]
+    return np.concatenate(releases), type(states[0])(*new)

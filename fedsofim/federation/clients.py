@@ -62,7 +62,7 @@ def simulate(
     blank = program.init(received["theta"], len(clients))
     state = unflatten(blank, memory) if memory else blank
     releases, after = program.release(received, clients, state, plan, noise)
-    return releases, flatten(after)
+    return releases, flatten(program.train_own(received, clients, after))
 
 
 def answer(

@@ -19,6 +19,7 @@ from fedsofim.federation.strategy import RuleStrategy
 from fedsofim.strategies.adafedprox import AdaFedProx
 from fedsofim.strategies.adaptive import FedAdam, FedYogi
 from fedsofim.strategies.alone import Alone
+from fedsofim.strategies.ditto import Ditto
 from fedsofim.strategies.fedavg import FedAvg
 from fedsofim.strategies.fedfc import FedFC
 from fedsofim.strategies.fedgd import FedGD
@@ -51,5 +52,6 @@ DPFTRL = Method(FTRL)
 DPAdaFedProx = Method(AdaFedProx)
 DPFedSOFIM = Method(Sofim)
 PersonalizedSOP = Method(PFedSOP)
+DPDitto = Method(Ditto)
 DPRidge = Method(Ridge)
 LocalTraining = Method(Alone)

@@ -189,9 +189,9 @@ class Owner:
                 event = next_event(program, plan, known.made, self.ledger.budget.adjacency)
                 self._charge(request, terms.digest, event)
             with hiding_errors():
-                (release,), after = program.release(
-                    received, transformed([self.client], received), before, plan, self._noise
-                )
+                mine = transformed([self.client], received)
+                (release,), after = program.release(received, mine, before, plan, self._noise)
+                after = program.train_own(received, mine, after)
             self._check_release(release, received["theta"], event)
             self._save(file, _Saved(digest, release, known.made + 1, flatten(after)))
             return release, known.charged + event.count

@@ -127,7 +127,7 @@ class Sums(NamedTuple):
         blank = program.init(received["theta"], 1)
         state = unflatten(blank, memory) if memory else blank
         (added,), after = program.contribute(received, clients, state, plan, noise)
-        return added.ravel(), flatten(after)
+        return added.ravel(), flatten(program.train_own(received, clients, after))
 
 
 def _forget(kept: ConfigRecord, names: Sequence[str]) -> None:

@@ -149,9 +149,9 @@ class SumOwner(Owner):
             event = next_event(program, plan, known.made, adjacency, honest)
             self._charge(request, terms.digest, event)
         with hiding_errors():
-            (added,), after = program.contribute(
-                received, transformed([self.client], received), before, plan, self._noise
-            )
+            mine = transformed([self.client], received)
+            (added,), after = program.contribute(received, mine, before, plan, self._noise)
+            after = program.train_own(received, mine, after)
         self._check_added(added, received["theta"], event)
         nothing = np.zeros(0, np.int64)  # what was added is not kept: the masked numbers are
         self._save(file, _Saved("", nothing, known.made + 1, flatten(after)))

@@ -9,7 +9,9 @@ from fedsofim.clients import Client
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
-from fedsofim.data.datasets import Dataset, load
+from fedsofim.data.catalog import locate
+from fedsofim.data.datasets import Dataset, DatasetConfig, load
+from fedsofim.data.download import Watch
 from fedsofim.data.own import Data
 from fedsofim.data.partition import statistics
 from fedsofim.data.pixels import load_pixels
@@ -101,8 +103,18 @@ def _load(config: Config) -> Dataset:
     return data._replace(probe_x=with_probes(config, data.probe_x))
 
 
+def fetch(config: Config, watch: Watch) -> None:
+    """Download what is not there; and extract features, unless the model reads the pixels."""
+    if takes_pixels(config):
+        assert isinstance(config.dataset, DatasetConfig)
+        locate(config.dataset, config.features.store, watch)
+    else:
+        config.extraction.file(watch)
+        with_probes(config, None, watch)
+
+
 def takes_pixels(config: Config) -> bool:
-    """Whether the model is trained from the images themselves, so that no features are made."""
+    """Whether the model is trained from pixels on, so that no features are wanted."""
     dataset = config.dataset
     if config.model.linear or isinstance(dataset, Data):
         return False

@@ -25,10 +25,9 @@ from fedsofim.engines import ENGINES, Run
 from fedsofim.reports.run_page import heat_map_of
 from fedsofim.runs.directory import THEORY, Row, RunDir, keeping
 from fedsofim.runs.evaluation import final_models, measure
-from fedsofim.runs.experiment import Experiment, RunState, begin, prepare, takes_pixels
+from fedsofim.runs.experiment import Experiment, RunState, begin, fetch, prepare
 from fedsofim.runs.extension import changed, extended, with_noise
 from fedsofim.runs.observer import Observer
-from fedsofim.runs.probes import with_probes
 from fedsofim.runs.record import require_terms, terms_of
 from fedsofim.runs.results import summarise, write_results
 from fedsofim.runs.scoring import score
@@ -153,10 +152,9 @@ def ready(config: Config, observer: Observer, engine: Run | None = None) -> Expe
         "'overrides=\"...\"', continue with flwr run . --run-config 'resume=\"DIR\"', "
         "or choose engine=ray",
     )
-    if not isinstance(config.dataset, Data) and not takes_pixels(config):
+    if not isinstance(config.dataset, Data):
         try:
-            config.extraction.file(observer.watch)
-            with_probes(config, None, observer.watch)
+            fetch(config, observer.watch)
         finally:
             observer.close()
     return prepare(config)

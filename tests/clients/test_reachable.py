@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedsofim.clients import Client
+from fedsofim.clients.ditto import Ditto
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
 from fedsofim.clients.pfedsop import PFedSOP
@@ -32,6 +33,7 @@ KINDS = {
     "steps": LocalSteps(lr=1.0, steps=1),
     "scaffold": ScaffoldSteps(lr=1.0, steps=1),
     "finetune": FineTune(**PERSONAL),
+    "ditto": Ditto(lr=1.0, steps=1, own_lr=0.1, own_steps=2, pull=1.0),
     "pfedsop": PFedSOP(**PERSONAL),
     "covariance": Covariance(share=0.1, radius=3.0),
     "mean": Mean(share=0.1, radius=3.0),

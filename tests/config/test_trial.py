@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from fedsofim.clients.ditto import Ditto
 from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.personal import plain_gradients
 from fedsofim.clients.program import noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.config.trial import try_out
@@ -105,3 +107,33 @@ def test_a_program_with_more_steps_than_it_states_is_refused(config_of):
 
     with pytest.raises(ConfigError, match="takes part in 3 sums in 1 rounds"):
         replace(config_of("strategy=fedavg"), client=Cheap(lr=0.1, steps=3))
+
+
+def test_a_program_that_sends_what_it_learnt_for_itself_is_refused(config_of):
+    """Its own model costs nothing only as long as nothing that is sent depends on it."""
+    own = {"lr": 0.1, "steps": 1, "own_lr": 0.1, "own_steps": 2, "pull": 0.1}
+
+    @dataclass(frozen=True, kw_only=True)
+    class Telling(Ditto):
+        disclosure = STATED
+
+        def release(self, received, clients, state, plan, noise):
+            sent, after = super().release(received, clients, state, plan, noise)
+            return sent + 1e-6 * state.theta, after
+
+    @dataclass(frozen=True, kw_only=True)
+    class Early(Ditto):
+        disclosure = STATED
+
+        def release(self, received, clients, state, plan, noise):
+            plain_gradients(state.theta, clients, 0)
+            return super().release(received, clients, state, plan, noise)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Same(Ditto):
+        disclosure = STATED
+
+    for kind, message in ((Telling, "depends on train_own"), (Early, "clips at inf")):
+        with pytest.raises(ConfigError, match=f"client={kind.__name__}: .*{message}"):
+            replace(config_of("strategy=ditto"), client=kind(**own))
+    replace(config_of("strategy=ditto"), client=Same(**own))

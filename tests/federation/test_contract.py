@@ -52,6 +52,15 @@ def test_flower_gives_the_local_run(name: str, nodes: int, values: Values) -> No
     assert len(grid.asked) >= nodes * 5  # a greeting and four rounds each
 
 
+@pytest.mark.parametrize("name", ["pfedsop", "fedavg_finetune", "alone", "ditto"])
+def test_flower_gives_the_local_run_of_personal_networks(name: str, values: Values) -> None:
+    pytest.importorskip("torch")
+    chosen = [f"strategy={name}", "model=mlp", "model.width=4", "participation=0.5"]
+    grid = InProcessGrid.simulated(2)
+    local = session.run(values(*chosen))
+    same(local, session.run(values(*chosen, "engine=flower"), engine=flower_engine(grid)))
+
+
 @pytest.mark.parametrize("name", ["sofim", "fedfc", "ftrl", "scaffold", "pfedsop"])
 def test_flower_gives_the_local_run_on_mapped_records(name: str, values: Values) -> None:
     chosen = [f"strategy={name}", "aggregation=size", "transform=private", "transform.radius=4"]

@@ -77,7 +77,7 @@ def test_models_and_drifts_survive_restarts_as_by_hand(
                 np.testing.assert_array_equal(kept[f"memory.{name}"][0], row, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["pfedsop", "fedavg_finetune", "alone"])
+@pytest.mark.parametrize("name", ["pfedsop", "fedavg_finetune", "ditto", "alone"])
 def test_a_deployment_has_no_personal_scores(
     name: str, owners: list[dict[str, Any]], tmp_path: Path, data_file: Path
 ) -> None:

@@ -23,6 +23,7 @@ from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
 from fedsofim.reports import compare
 from fedsofim.runs.directory import RunDir
+from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
 from fedsofim.runs.session import run as run_session
 from fedsofim.strategies.alone import Alone as AloneRule
@@ -225,7 +226,7 @@ def sets(small, seed):
     return [schedule.present(0).tolist(), schedule.present(1).tolist()]
 
 
-@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "alone"])
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "ditto", "alone"])
 def test_models_and_drifts_survive_an_interruption(small, strategy, tmp_path):
     e = experiment(small, f"strategy={strategy}", "participation=0.5", "rounds=6")
     whole = run(e, begin(e), lambda *_: False)
@@ -358,7 +359,7 @@ def test_fine_tuning_is_fedavg_until_the_end():
 # --- a whole run --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "alone"])
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "ditto", "alone"])
 def test_a_run_leaves_a_score_for_every_client(small, strategy, tmp_path):
     values = compose([*small, f"strategy={strategy}", "rounds=3", "participation=0.5"])
     place = run_session(values, tmp_path / "run")
@@ -381,3 +382,14 @@ def test_a_run_leaves_a_score_for_every_client(small, strategy, tmp_path):
     with np.load(place.path / "personal.npz") as arrays:
         assert arrays["theta"].shape == (6, 3, 6)
     json.dumps(summary, allow_nan=False)
+
+
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "ditto"])
+def test_the_noise_in_the_aggregate_has_the_size_that_is_told(small, strategy):
+    few = [f"strategy={strategy}", "rounds=1", "client.steps=3", "client.lr=0.3"]
+    loud = ["privacy.clip=1e-3", "privacy.noise_multiplier=1e4"]  # the noise is all there is
+    e = experiment(small, *few, *loud)
+    seen = []
+    final = run(e, begin(e), lambda state, G: seen.append(G))
+    told = measure(e, final, seen[0], 0.0)["noise_norm"]
+    assert np.linalg.norm(seen[0]) == pytest.approx(told, rel=0.4)  # 18 numbers

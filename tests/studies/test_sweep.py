@@ -43,7 +43,7 @@ def test_a_stack_gives_each_what_it_gets_alone(small, strategy):
             np.testing.assert_allclose(state.theta, alone.theta, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "alone"])
+@pytest.mark.parametrize("strategy", ["pfedsop", "fedavg_finetune", "ditto", "alone"])
 def test_a_stack_of_personal_models_is_scored_as_each_alone(small, strategy):
     overrides = [*small, f"strategy={strategy}", "participation=0.5", "privacy.epsilon=5,10"]
     settings = ["strategy.rho=0.5,2", "strategy.lr=0.3,1"] if strategy == "pfedsop" else []
