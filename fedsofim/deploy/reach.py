@@ -21,7 +21,7 @@ class Address(NamedTuple):
     def of(cls, text: str) -> "Address":
         """From `HOST:PORT`, or `[HOST]:PORT` for an address of IPv6."""
         host, colon, port = text.rpartition(":")
-        good = colon and host and port.isdigit() and 0 < int(port) < 65536
+        good = bool(colon and host) and port.isdigit() and 0 < int(port) < 65536
         require(good and "/" not in host, f"--server {text}: must be HOST:PORT, as in {text}:9092")
         return cls(host.strip("[]"), int(port))
 

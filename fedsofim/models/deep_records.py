@@ -44,7 +44,7 @@ class DeepRecords:
         """The class of each record, `(N,)`."""
         return self.y.numpy()
 
-    def part(self, which: slice | Tensor) -> "DeepRecords":
+    def part(self, which: slice | Array | Tensor) -> "DeepRecords":
         """Some of the records."""
         return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
 
