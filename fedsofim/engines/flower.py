@@ -8,11 +8,11 @@ from flwr.serverapp import Grid
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.engines import Run
 from fedsofim.engines.local import OnRound
-from fedsofim.federation.owner import Terms
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.strategy import RuleStrategy
 from fedsofim.federation.sum_strategy import SumStrategy
+from fedsofim.federation.terms import Terms
 from fedsofim.runs.experiment import Experiment, RunState, refresh
 
 

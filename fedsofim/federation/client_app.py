@@ -25,11 +25,12 @@ from fedsofim.data.owned import Records
 from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
 from fedsofim.federation.node import Node
-from fedsofim.federation.owner import NO_REASON, Owner, Request, Terms, hidden, hiding_errors
+from fedsofim.federation.owner import NO_REASON, Owner, hidden, hiding_errors
 from fedsofim.federation.replies import MEMORY
 from fedsofim.federation.sessions import questions_of
 from fedsofim.federation.sum_clients import Sums
 from fedsofim.federation.sum_owner import SumOwner
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.privacy.account import check_ahead
 from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError

@@ -26,7 +26,8 @@ from fedsofim.clients.program import Client, Noise, Program, release_stage, tran
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.messages import encode, unpack_arrays
-from fedsofim.federation.owner import Owner, Request, Terms, hidden
+from fedsofim.federation.owner import Owner, hidden
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.privacy.mechanism import seeded
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import RefusedError

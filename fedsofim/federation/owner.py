@@ -12,11 +12,10 @@ What the server sends is checked before it is used, and what leaves is one head 
 fault that records may have caused, the server learns that there was one, and no more.
 """
 
-import hashlib
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
@@ -28,58 +27,19 @@ from fedsofim.clients.program import Client, Program, release_stage, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import remove_drafts, write_whole
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.models.head import examples_of
-from fedsofim.privacy.account import agreed, digest_of, next_event, stage_event
+from fedsofim.privacy.account import agreed, next_event, stage_event
 from fedsofim.privacy.accounting import GaussianEvent
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.ledger import Charge, Ledger
 from fedsofim.privacy.mechanism import NoiseSource
-from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import Refusal, RefusedError
-from fedsofim.privacy.sharing import Sharing
-from fedsofim.strategies.stage import Stage
 
 # What a program may be sent beyond its needs: a proximal pull, a map, and a transform's factors.
 OPTIONAL = frozenset({"mu", "P", "U_G", "U_A"})
 # All that a server hears of a fault that may say something about records.
 NO_REASON = "it could not answer; its owner's log says why"
-
-
-class Request(NamedTuple):
-    """What a server asks for: the run, the round (a stage is below 0), and the terms in full."""
-
-    run: str
-    t: int
-    asked: str
-
-    def digest(self, received: Mapping[str, Array]) -> str:
-        """A name for this very question; another model or other terms make another name."""
-        text = hashlib.sha256(repr((self.run, self.t, self.asked)).encode())
-        for name, array in sorted(received.items()):
-            text.update(repr((name, array.dtype.str, array.shape)).encode())
-            text.update(np.ascontiguousarray(array).tobytes())
-        return text.hexdigest()
-
-
-class Terms(NamedTuple):
-    """What a run's config says to a client.
-
-    Attributes:
-        program: what it does.
-        plan: with what clip and noise.
-        stages: what comes before the first round.
-        sharing: with whom it shares its noise; `None` if what it sends is seen alone.
-    """
-
-    program: Program
-    plan: Plan
-    stages: Sequence[Stage] = ()
-    sharing: Sharing | None = None
-
-    @property
-    def digest(self) -> str:
-        """A name for all of it."""
-        return digest_of(self.program, self.plan, self.stages, self.sharing)
 
 
 class _Saved(NamedTuple):

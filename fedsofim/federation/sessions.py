@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.federation.owner import Request, Terms
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.secagg.session import Session
 
 # How many sessions a message may ask for.

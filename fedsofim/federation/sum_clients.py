@@ -16,8 +16,8 @@ from fedsofim.clients.together import stage_sums
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.identities import simulated
-from fedsofim.federation.owner import Request, Terms
 from fedsofim.federation.sessions import AT_ONCE, Question, session_of
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.secagg.client import answer
 from fedsofim.secagg.errors import DistrustError
 from fedsofim.secagg.primitives import simulated_key

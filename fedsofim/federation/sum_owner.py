@@ -19,9 +19,10 @@ from fedsofim.core.arrays import Array, flatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import write_whole
 from fedsofim.federation.node import KEY
-from fedsofim.federation.owner import OPTIONAL, Owner, Request, Terms, _Saved, hiding_errors
+from fedsofim.federation.owner import OPTIONAL, Owner, _Saved, hiding_errors
 from fedsofim.federation.peers import Peers
 from fedsofim.federation.sessions import Question, session_of
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.account import agreed, next_event, stage_event
 from fedsofim.privacy.accounting import GaussianEvent

@@ -20,11 +20,11 @@ from fedsofim.core.arrays import Array
 from fedsofim.federation import identities
 from fedsofim.federation.identities import Identities
 from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of, undecoded
-from fedsofim.federation.owner import Request, Terms
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.sessions import Question, pack_questions, session_of
 from fedsofim.federation.strategy import RuleStrategy
+from fedsofim.federation.terms import Request, Terms
 from fedsofim.models.records import Records
 from fedsofim.secagg.errors import LostError
 from fedsofim.secagg.server import Requests, Server

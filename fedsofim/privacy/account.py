@@ -4,9 +4,7 @@ Nothing here believes the server: neither other clients' noise, nor a weaker not
 nor that a run's terms are what they were.
 """
 
-import hashlib
 import math
-from collections.abc import Sequence
 
 from fedsofim.core.sums import Adjacency
 from fedsofim.privacy.accounting import GaussianEvent
@@ -16,10 +14,7 @@ from fedsofim.privacy.ledger import Ledger
 from fedsofim.privacy.mechanism import sensitivity
 from fedsofim.privacy.plan import Plan
 from fedsofim.privacy.refusals import Refusal, RefusedError
-from fedsofim.privacy.sharing import Sharing
-
-# What is released before the first round, as far as the account must know it: its terms.
-Stages = Sequence[object]
+from fedsofim.privacy.sharing import Sharing, Stages, digest_of
 
 
 def event_of(plan: Plan, count: float, adjacency: Adjacency, honest: int = 1) -> GaussianEvent:
@@ -46,17 +41,6 @@ def stage_event(plan: Plan, t: int, adjacency: Adjacency, honest: int = 1) -> Ga
     twice = adjacency == "replace-one" and plan.adjacency == "add-remove"
     factor = math.sqrt(plan.sharers / honest) * (2 if twice else 1)
     return GaussianEvent(event.sensitivity * factor, event.std)
-
-
-def digest_of(
-    program: Discloses, plan: Plan, stages: Stages = (), sharing: Sharing | None = None
-) -> str:
-    """A name for the terms: all that decides what a client computes and is charged.
-
-    A run whose sums are seen together is never one whose releases are seen alone.
-    """
-    terms = (program, plan, *stages) if sharing is None else (program, plan, *stages, sharing)
-    return hashlib.sha256(repr(terms).encode()).hexdigest()
 
 
 def agreed(

@@ -1,6 +1,14 @@
 """How clients share the noise: whose parts any sum carries that can be seen at all."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from fedsofim.privacy.disclosure import Discloses
+from fedsofim.privacy.plan import Plan
+
+# What is released before the first round, as far as the account must know it: its terms.
+Stages = Sequence[object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +57,14 @@ class Sharing:
         """
         dishonest = population - 1 - min(others, population - 1)
         return max(1, min(self.sharers, self.threshold - dishonest))
+
+
+def digest_of(
+    program: Discloses, plan: Plan, stages: Stages = (), sharing: Sharing | None = None
+) -> str:
+    """A name for the terms: all that decides what a client computes and is charged.
+
+    A run whose sums are seen together is never one whose releases are seen alone.
+    """
+    terms = (program, plan, *stages) if sharing is None else (program, plan, *stages, sharing)
+    return hashlib.sha256(repr(terms).encode()).hexdigest()
