@@ -84,10 +84,19 @@ class Page:
             lines.append(f"| {name} | {entry.about} | {how} |")
         return "\n".join(lines)
 
+    def figure(self, name: str) -> str:
+        """A figure as the page shows it."""
+        if not (self.folder / f"{name}.svg").is_file():
+            return f"Not drawn yet: `fedsofim reproduce {name}`."
+        title = f"Figure {name.removeprefix('figure')}"
+        return f"![{title}: {PAPER[title].about}; ours and the paper's](figures/{name}.svg)"
+
     def fill(self, name: str) -> str:
         """What stands at a place of the page."""
         if name in ("verdict", "share", "contents"):
             return str(getattr(self, name)())
+        if name.startswith("figure"):
+            return self.figure(name)
         kind, _, of = name.partition(":")
         return self.title(of) if kind == "title" else self.table(name)
 

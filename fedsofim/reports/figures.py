@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedsofim.config.compose import EPSILONS
 from fedsofim.core.errors import ConfigError
 from fedsofim.reports.tables import Score
-from fedsofim.studies.reproduce import ABLATIONS, ROUNDS, Runs, Theirs
+from fedsofim.studies.reproduce import ABLATIONS, METHODS, ROUNDS, Runs, Theirs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,23 +80,16 @@ def frontier(curves: Curves, title: str, stem: Path) -> None:
 
 
 def _styled(curves: Curves) -> list[tuple[dict[str, Any], str]]:
-    methods = list(dict.fromkeys(method for _, method in curves))
-    last = len(methods) - 1  # ours, on top
+    """How each method is drawn, in all figures alike; ours is on top."""
+    shown = {method for _, method in curves}
+    *others, ours = METHODS
     # Dashes, since some methods are the same as others, and lie on them.
-    return [
-        (
-            {
-                "color": f"C{i}",
-                "linestyle": ("-", "--", "-.")[i % 3],
-                "linewidth": 1.3,
-                "zorder": 2,
-            },
-            m,
-        )
-        if i < last
-        else ({"color": f"C{i}", "linewidth": 2.4, "zorder": 3}, m)
-        for i, m in enumerate(methods)
-    ]
+    styles: dict[str, dict[str, Any]] = {
+        m: {"color": f"C{i}", "linestyle": ("-", "--", "-.")[i % 3], "linewidth": 1.3, "zorder": 2}
+        for i, m in enumerate(others)
+    }
+    styles[ours] = {"color": "black", "linewidth": 2.4, "zorder": 3}
+    return [(style, method) for method, style in styles.items() if method in shown]
 
 
 def _save(figure: "Figure", title: str, stem: Path, room: float = 0.0) -> None:

@@ -185,9 +185,8 @@ def rho_table(study: Study) -> Table:
     return Table("Table 12: sensitivity to rho, accuracy (%) at round 70", header, rows)
 
 
-def rounds_table(study: Study) -> Table:
+def rounds_table(study: Study, tables: Sequence[str] = ("3", "4", "5", "6")) -> Table:
     """Section 5.3.1: rounds until a method has 95 % of DP-FedGD's final accuracy."""
-    tables = ("3", "4", "5", "6")
     both = [(number, accuracies(study, number), published(number)) for number in tables]
     rows = []
     for epsilon, method in both[0][1]:
