@@ -1,4 +1,4 @@
-"""The theory is the simulator's, whatever moves the arrays."""
+"""Scores and theory are the simulator's, whatever moves the arrays."""
 
 import json
 
@@ -20,5 +20,6 @@ def test_flowers_simulation_measures_what_the_local_engine_does(small, tmp_path)
     assert len(ours.splitlines()) == 6
     # Nothing of it is in what clients are asked for or send.
     assert not any("theory" in name for m in grid.asked for name in m.content)
-    told = [json.loads((p / "theory.json").read_text()) for p in (local, flower)]
-    assert told[0] == told[1]
+    for name in ("theory.json", "scores.json", "clients.json"):
+        told = [json.loads((p / name).read_text()) for p in (local, flower)]
+        assert told[0] == told[1]
