@@ -105,7 +105,8 @@ def auc(p: Array, labels: Array) -> Array:
     """The area under the ROC curve of each class against all others, `(K,)`.
 
     It is the chance that a record of the class is given a higher probability of it than a record of
-    another class, ties counting half. NaN for a class that has no records, or all.
+    another class, ties counting half. NaN for a class that has no records, or all, and for scores
+    that cannot be ranked.
 
     Args:
         p: probabilities, or any scores, `(N, K)`.
@@ -115,6 +116,8 @@ def auc(p: Array, labels: Array) -> Array:
     [1.0, 1.0]
     """
     areas = np.full(p.shape[1], np.nan)
+    if np.isnan(p).any():
+        return areas
     for k in range(p.shape[1]):
         inside = labels == k
         own, others = p[inside, k], np.sort(p[~inside, k])

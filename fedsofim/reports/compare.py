@@ -10,7 +10,9 @@ from statistics import mean, stdev
 from fedsofim.reports.curves import Curve, is_sweep, places, read, unscored
 from fedsofim.reports.html import table
 from fedsofim.reports.run_page import SIMULATOR, STYLE, heat_map_of
+from fedsofim.reports.scores import comparison
 from fedsofim.reports.svg import Point, line_chart, strip_plot, swatch
+from fedsofim.runs.directory import Row
 from fedsofim.studies.sweep import Sweep
 
 TARGET = 0.95  # of the best final accuracy, for the rounds-to-target table
@@ -53,8 +55,17 @@ def _section(curves: Sequence[Curve]) -> str:
     charts += [_noise(curves, budget, labels) for budget in budgets]
     return (
         f'{told}<ul class="legend" aria-label="Legend">{legend}</ul>'
-        f'<div class="charts">{"".join(charts)}</div>{_targets(curves)}'
+        f'<div class="charts">{"".join(charts)}</div>{_targets(curves)}{_other_scores(curves)}'
     )
+
+
+def _other_scores(curves: Sequence[Curve]) -> str:
+    """What is known besides accuracy, by setting and budget."""
+    runs: dict[str, list[Row]] = {}
+    for curve in curves:
+        name = f"{curve.label}, {_name(curve.budget)}"
+        runs.setdefault(name, []).append({**curve.charged, **curve.rows[-1]})
+    return comparison(runs)
 
 
 def _grouped(

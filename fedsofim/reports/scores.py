@@ -27,6 +27,34 @@ def section(scores: Mapping[str, Any] | None, clients: Sequence[Mapping[str, Any
     )
 
 
+# What else is told of several runs, by the names that rows and summaries use.
+NAMES = {
+    "balanced_accuracy": "balanced accuracy %",
+    "auc": "AUC",
+    "calibration_error": "calibration error %",
+    "client_accuracy_worst_decile": "worst tenth of clients %",
+}
+
+
+def comparison(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A table of other scores than accuracy: means over the runs of each setting.
+
+    Args:
+        runs: the last row, with the summary, of each run of a setting, by the setting's name.
+    """
+
+    def mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+        known = [row[name] for row in rows if row.get(name) is not None]
+        scale, digits = (1, 4) if name == "auc" else (100, 2)
+        return _number(scale * sum(known) / len(known) if known else None, digits)
+
+    found = [(label, *(mean(rows, name) for name in NAMES)) for label, rows in runs.items()]
+    if not any(any(cells) for _, *cells in found):
+        return ""
+    shown = table(("setting", *NAMES.values()), found)
+    return f"<p>Other scores after the last round (means over seeds):</p>{shown}"
+
+
 def _told(scores: Mapping[str, Any]) -> str:
     balanced, auc, error = (
         scores.get(k) for k in ("balanced_accuracy", "auc", "calibration_error")

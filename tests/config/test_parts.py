@@ -244,6 +244,7 @@ def test_a_class_or_an_instance_may_be_handed_over(small):
         "lr": "???",
         "schedule": "constant",
         "power": 2.0,
+        "l2": 0.0,  # every rule has it
     }
     ours = Sofim(rate=Rate(0.8), rho=0.5, beta=0.9)
     assert parts.section("strategy", ours)["name"] == "sofim"

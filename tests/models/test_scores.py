@@ -88,3 +88,4 @@ def test_a_model_that_diverged_is_judged_and_not_praised():
     seen = judge(np.full((4, 3), np.nan), np.array([0, 1, 2, 2]))
     assert np.isnan(seen.loss)
     assert np.isnan(seen.calibration.error)
+    assert np.isnan(auc(np.full((4, 3), np.nan), np.array([0, 1, 2, 2]))).all()

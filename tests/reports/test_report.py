@@ -77,7 +77,8 @@ def test_a_sweeps_page_is_self_contained_and_compares(small, tmp_path):
     assert "script" not in page.tags
     # For two budgets the accuracy and the noise, the frontier, and who holds what.
     assert text.count('role="img"') == 6
-    assert page.tags.count("tbody") == 2
+    assert page.tags.count("tbody") == 3  # accuracies and rounds, other scores, charges
+    assert "balanced accuracy %" in text
     assert "8 runs, 2 settings" in text
     assert "fedsofim sweep" in text
     assert "Released and charged" in text

@@ -68,15 +68,6 @@ def test_each_client_is_scored_on_its_own_classes(run):
     assert summary["client_accuracy_worst_decile"] == min(accuracies)
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_every_engine_tells_the_same(run, engine):
-    pytest.importorskip("ray") if engine == "ray" else None
-    summary = content(run(f"engine={engine}", name=engine), "summary.json")
-    again = content(run(name="again"), "summary.json")
-    assert {k: summary[k] for k in KEYS} == {k: again[k] for k in KEYS}
-    assert summary["client_accuracy"] == again["client_accuracy"]
-
-
 @pytest.mark.parametrize("strategy", ["sofim", "pfedsop"])
 def test_a_sweep_tells_of_its_last_rounds_what_runs_tell(small, tmp_path, strategy):
     overrides = [*small, f"strategy={strategy}", "privacy.epsilon=5,10"]
