@@ -29,11 +29,8 @@ MAY = {
     "cli": MATHS | {"config", "runs", "engines", "federation", "reports", "studies", "deploy"},
 }
 # Modules of the maths that bring torch, for networks and images.
-TORCH = {
-    f"fedsofim.models.{name}"
-    for name in ("layers", "dense_layers", "small_layers", "opacus_layers", "fitting")
-    + ("modules", "networks", "deep_records")
-}
+BRING_TORCH = "layers dense_layers small_layers opacus_layers fitting modules networks deep_records"
+TORCH = {f"fedsofim.models.{name}" for name in BRING_TORCH.split()}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
 
 
