@@ -31,7 +31,10 @@ MAY = {
     | {"config", "runs", "engines", "federation", "reports", "studies", "deploy", "api"},
 }
 # Modules of the maths that bring torch, for networks and images.
-TORCH = {f"fedsofim.models.{name}" for name in ("factory", "layers", "modules", "networks")}
+BRING_TORCH = (
+    "factory layers dense_layers small_layers opacus_layers fitting modules networks deep_records"
+)
+TORCH = {f"fedsofim.models.{name}" for name in BRING_TORCH.split()}
 HEAVY = {"torch", "torchvision", "opacus", "ray", "hydra", "omegaconf", "flwr", "rich"}
 
 
