@@ -131,11 +131,11 @@ class Sums(NamedTuple):
 
 
 def _forget(kept: ConfigRecord, names: Sequence[str]) -> None:
-    """Keep the last sessions alone."""
+    """Keep this round's session and the next one's: the state goes to and fro with each message."""
     before = kept.get(NAMES, [])
     assert isinstance(before, list)
     order = [str(name) for name in before if name not in names] + list(names)
-    for name in order[: -2 * AT_ONCE]:
+    for name in order[:-AT_ONCE]:
         for place in [place for place in kept if place.startswith(f"{name}.")]:
             del kept[place]
-    kept[NAMES] = order[-2 * AT_ONCE :]
+    kept[NAMES] = order[-AT_ONCE:]

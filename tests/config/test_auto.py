@@ -24,7 +24,7 @@ def budget(**changes):
 
 def test_the_rule_sees_public_numbers_and_nothing_else():
     assert [f.name for f in fields(auto.Sizes)] == ["records", "features", "classes"]
-    public = ["epsilon", "delta", "adjacency", "trust", "clients", "share", "part"]
+    public = ["epsilon", "delta", "adjacency", "trust", "clients", "share", "part", "sharers"]
     assert [f.name for f in fields(auto.Budget)] == public
     asked = list(inspect.signature(auto.settings_of).parameters)
     assert asked == ["strategy", "sizes", "budget", "rounds", "local_steps"]
@@ -155,3 +155,10 @@ def test_published_settings_stay_the_default():
     assert values["aggregation"] == "uniform"
     assert values["transform"]["name"] == "none"
     assert "note" not in values
+
+
+def test_a_lower_threshold_is_more_noise_for_the_rule():
+    """Of twenty clients five must be left: four times the variance in a sum of all."""
+    few, all_of_them = (budget(trust="aggregate", sharers=n) for n in (5, 20))
+    assert few.noise(1.0, 20, 50_000) == pytest.approx(2 * all_of_them.noise(1.0, 20, 50_000))
+    assert all_of_them.noise(1.0, 20, 50_000) == budget(trust="aggregate").noise(1.0, 20, 50_000)
