@@ -144,7 +144,8 @@ def _found(config: DictConfig, base: Path) -> tuple[auto.Sizes, str]:
             "settings.features and settings.classes",
         )
         sections = {
-            key: OmegaConf.to_container(config[key], resolve=True) for key in ("dataset", "backbone")
+            key: OmegaConf.to_container(config[key], resolve=True)
+            for key in ("dataset", "backbone")
         }
         return auto.Sizes(**_counted(json.dumps(sections), str(base))), ""
     except ConfigError:

@@ -159,7 +159,13 @@ def tune(
     tried: dict[float, list[tuple[float, dict[str, Any]]]] = {e: [] for e in epsilons}
     count = sum(math.prod(map(len, grid.values())) for grid in (search.coarse, search.fine))
     for stage, grid in (("coarse", search.coarse), ("fine", search.fine)):
-        asked = [f"strategy={strategy}", *_published(overrides), *overrides, f"rounds={ROUNDS}", "seed=0"]
+        asked = [
+            f"strategy={strategy}",
+            *_published(overrides),
+            *overrides,
+            f"rounds={ROUNDS}",
+            "seed=0",
+        ]
         asked += [f"dataset.holdout={HOLDOUT}", f"privacy.epsilon={_listed(epsilons)}"]
         asked += [f"{search.keys[name]}={_listed(values)}" for name, values in grid.items()]
         for row in Sweep.begin(path / stage, asked).run(jobs, partial(show, stage)):

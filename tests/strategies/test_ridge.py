@@ -171,7 +171,9 @@ def test_features_of_unknown_norm_are_scaled_by_a_release(small):
     assert names == ["norms", "mean", "centred norms", "class moments"]
     assert e.plan.epsilon() == pytest.approx(50, rel=1e-6)
     known = prepare(parse(compose([*small, *RIDGE, "privacy.epsilon=50"])))
-    found, given = (e.test.evaluate(for_raw(s.theta, s.shared))[0] for s in map(trained, (e, known)))
+    found, given = (
+        e.test.evaluate(for_raw(s.theta, s.shared))[0] for s in map(trained, (e, known))
+    )
     assert found > given - 0.05
 
 

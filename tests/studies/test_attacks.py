@@ -128,7 +128,11 @@ SET_UPS = {
         *("transform=private", "transform.radius=4", "transform.nonnegative=true"),
         "transform.covariance_share=0.45",
     ),
-    "unknown": ("transform=private", "transform.norms_share=0.15", "transform.covariance_share=0.2"),
+    "unknown": (
+        "transform=private",
+        "transform.norms_share=0.15",
+        "transform.covariance_share=0.2",
+    ),
     "ridge": ("strategy=ridge", "transform.norms_share=0.2"),
 }
 STAGES = [("known", t) for t in (-2, -1)]
