@@ -11,8 +11,8 @@ file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same c
 SGD with Nesterov momentum .9, weight decay 5e-4, batches of 128, one learning-rate cycle (.025 up
 to .25 over the first 20 %, down to .000025), random crops from 4 black pixels around, random flips.
 With --sizes images grow: each size serves an equal share of the epochs. Small images cost little,
-and a network that has learnt from them needs few epochs of full size. --bf16 multiplies in bfloat16,
-nearly twice as fast on CPUs that have it (AMD since Zen 4); weights stay float32.
+and a network that has learnt from them needs few epochs of full size. --bf16 multiplies in
+bfloat16, nearly twice as fast on CPUs that have it (AMD since Zen 4); weights stay float32.
 """
 
 import argparse

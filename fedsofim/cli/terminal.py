@@ -21,7 +21,7 @@ from rich.text import Text as Styled
 from fedsofim.data.download import EXTRACTING, Watch
 from fedsofim.runs.directory import Row
 from fedsofim.runs.experiment import Experiment
-from fedsofim.runs.observer import ALARMS, Text, conclusion, percent
+from fedsofim.runs.observer import ALARMS, Text, conclusion, percent, score
 
 EVERY = 5.0  # seconds between lines where there is no terminal
 
@@ -111,7 +111,7 @@ class Terminal(Text):
         if self._show is None:
             super().round(row)
             return
-        self._show(completed=row["round"], description=f"accuracy {percent(row)} %")
+        self._show(completed=row["round"], description=score(row).lstrip(": "))
 
     def result(self, summary: Row, rows: list[Row], path: Path | None) -> None:
         self.close()

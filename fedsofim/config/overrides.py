@@ -18,7 +18,16 @@ def errors_in_one_line(overrides: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
+        if _interrupted(error):
+            raise KeyboardInterrupt from None
         raise ConfigError(_in_one_line(str(error), overrides)) from None
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: OmegaConf fails in cleaning up, and Hydra reports that."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _in_one_line(told: str, overrides: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,15 @@ from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
 from fedsofim.deploy.programs import (
     client_command,
+    ending_cleanly,
     environment,
     program,
     replace_process,
     run_to_end,
     server_command,
 )
+from fedsofim.deploy.reach import Address, listens, require_free
+from fedsofim.deploy.supervise import supervise
 
 # The name under which 'flwr run' and 'flwr supernode' know the server.
 NAME = "deployment"
@@ -145,9 +147,11 @@ def _server(chosen: argparse.Namespace) -> None:
     from fedsofim.deploy import signing
 
     folder = chosen.dir.resolve()
-    names = [*chosen.name, "localhost", "127.0.0.1"]
-    prepare_server(folder, names)
-    connect(f"{chosen.name[0] if chosen.name else '127.0.0.1'}:{chosen.port}", folder / "ca.crt")
+    address = Address(chosen.name[0] if chosen.name else "127.0.0.1", chosen.port)
+    require_free(chosen.host, chosen.port)
+    require_no_other(address)
+    prepare_server(folder, [*chosen.name, "localhost", "127.0.0.1"])
+    connect(str(address), folder / "ca.crt")
     app = signing.app_name(chosen.signed) if chosen.signed else "."
     print(
         f"Give every client {folder / 'ca.crt'}, and let it in with its public key:\n"
@@ -157,7 +161,7 @@ def _server(chosen: argparse.Namespace) -> None:
     command = server_command(folder, chosen.host, chosen.port)
     if not chosen.signed:
         replace_process(command)
-    with signing.BundleServer(chosen.signed.resolve()) as bundles:
+    with signing.BundleServer(chosen.signed.resolve()) as bundles, ending_cleanly():
         run_to_end(command, environment(**bundles.variables))
 
 
@@ -190,6 +194,20 @@ def prepare_server(folder: Path, names: Sequence[str]) -> None:
 
     if not (folder / "server.key").exists():
         make_certificates(folder, names)
+
+
+def require_no_other(address: Address) -> None:
+    """Refuse to take the name that Flower's commands know a running server by."""
+    from flwr.cli.flower_config import init_flwr_config, read_flower_config
+
+    init_flwr_config()
+    known = read_flower_config()[0].get("superlink", {}).get(NAME, {}).get("address", "")
+    if known and known != str(address):
+        require(
+            not listens(Address.of(known)),
+            f"flwr run … {NAME} is about a server at {known}, which is running; stop it first, "
+            "or set FLWR_HOME to another folder for this one",
+        )
 
 
 def connect(address: str, certificate: Path) -> None:
@@ -239,6 +257,8 @@ def _client(chosen: argparse.Namespace) -> None:
         policy=str(chosen.policy.resolve()) if chosen.policy else "",
     )
     check_certificate(chosen.ca)
+    server = Address.of(chosen.server)
+    require_free("127.0.0.1", chosen.port)
     records = node.start()
     print(f"{len(records.y)} records with {records.features} features", flush=True)
     trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None
@@ -254,7 +274,8 @@ def _client(chosen: argparse.Namespace) -> None:
     if trusted is None:
         print("Whatever code the server sends will run here; see --trusted", flush=True)
     print(f"Public key, for the server to register: {key}", flush=True)
-    _supervise(command)
+    with ending_cleanly():
+        supervise(command, server, chosen.ca, key)
 
 
 def prepare_client(folder: Path) -> Path:
@@ -265,20 +286,14 @@ def prepare_client(folder: Path) -> Path:
     return file.with_suffix(".pub") if file.exists() else make_key(file)
 
 
-def _supervise(command: Sequence[str]) -> None:
-    """Start the SuperNode again when it ends, as it does while the server does not let it in."""
-    while code := run_to_end(command, environment()):
-        print(f"The SuperNode ended with code {code}; trying again in 10 s", flush=True)
-        time.sleep(10)
-
-
 def _rehearse(chosen: argparse.Namespace) -> None:
     from fedsofim.deploy.rehearsal import rehearse
 
-    rehearse(
-        chosen.dir,
-        clients=chosen.clients,
-        rounds=chosen.rounds,
-        overrides=chosen.overrides,
-        signed=chosen.signed,
-    )
+    with ending_cleanly():
+        rehearse(
+            chosen.dir,
+            clients=chosen.clients,
+            rounds=chosen.rounds,
+            overrides=chosen.overrides,
+            signed=chosen.signed,
+        )

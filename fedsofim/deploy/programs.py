@@ -5,9 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from threading import Thread
+from typing import IO, Any, NoReturn
 
 from fedsofim.core.errors import ConfigError
 
@@ -16,6 +18,8 @@ ENVIRONMENT = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
+
+PATIENCE = 15.0  # seconds that a program may take to end when it is told to
 
 
 def server_command(folder: Path, host: str, port: int) -> list[str]:
@@ -72,16 +76,72 @@ def program(name: str) -> str:
     return found
 
 
-def run_to_end(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a program to its end; end it as well when this process is interrupted or told to end."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with subprocess.Popen(command, env=variables) as process:
-        try:
-            return process.wait()
-        except (KeyboardInterrupt, SystemExit):
-            process.terminate()
-            process.wait()
-            raise
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Inside, SIGTERM (from systemd, a container, `kill`) ends this process as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """Start a program that leads a process group of its own, for `end`.
+
+    Ctrl-C reaches this process alone, which then ends the group. Should this process be killed,
+    Linux tells the program to end.
+    """
+    last_words = _end_with_parent if sys.platform == "linux" else None
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=last_words, **options)
+
+
+def run_to_end(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    hear: Callable[[str], None] | None = None,
+) -> int:
+    """Run a program to its end, or to this process's; its exit code.
+
+    Args:
+        command: its command line.
+        variables: its environment.
+        hear: is given each line of its output; without, it prints for itself.
+    """
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if hear else {}
+    process = start(command, env=variables, text=True, errors="replace", **output)
+    # What the program started may hold its output open, and waits for it to be gone.
+    listener = Thread(target=_each, args=(hear, process.stdout), daemon=True)
+    listener.start()
+    try:
+        return process.wait()
+    finally:
+        end(process)
+        listener.join(PATIENCE)
+
+
+def _each(hear: Callable[[str], None] | None, lines: IO[str] | None) -> None:
+    for line in lines or ():
+        if hear is not None:
+            hear(line)
+
+
+def end(process: "subprocess.Popen[Any]") -> None:
+    """End a program that leads a process group, and the group; politely at first."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end_with_parent() -> None:
+    """Ask Linux for a SIGTERM when the parent dies; runs in the new process."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def replace_process(command: Sequence[str]) -> NoReturn:

@@ -20,6 +20,7 @@ from fedsofim.core.shipped import editable_root
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import programs, signing
 from fedsofim.deploy.keys import make_signing_key
+from fedsofim.deploy.reach import Address, listens
 from fedsofim.federation.node import Node
 from fedsofim.runs.experiment import load_divided
 
@@ -107,7 +108,7 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         for process in [*self.nodes.values(), self.server]:
             if process is not None:
-                stop(process)
+                programs.end(process)
         if self._shelf is not None:
             self._shelf.__exit__()
 
@@ -131,7 +132,7 @@ class Federation:
             command, "server", **(self._shelf.variables if self._shelf else {})
         )
         deadline = time.monotonic() + START
-        while not _listens(self.port):
+        while not listens(Address("127.0.0.1", self.port)):
             log = self.folder / "server.log"
             require(self.server.poll() is None, f"the server ended; see {log}")
             require(time.monotonic() < deadline, f"the server does not come up; see {log}")
@@ -150,7 +151,7 @@ class Federation:
     ) -> "subprocess.Popen[bytes]":
         """Start one of the programs, with a log of its own."""
         with open(self.folder / f"{name}.log", "ab") as log:
-            return subprocess.Popen(
+            return programs.start(
                 command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -202,24 +203,8 @@ class Federation:
         ]
 
 
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a process, politely at first."""
-    process.terminate()
-    try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def free_port() -> int:
     """A port of the loopback address that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.5)
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -67,7 +67,7 @@ class Text(Observer):
     def round(self, row: Row) -> None:
         t, often = row["round"], max(1, self._rounds // 7)
         if self._overwrite or t % often == 0 or t == self._rounds:
-            self._tell(f"round {t} of {self._rounds}: accuracy {percent(row)} %")
+            self._tell(f"round {t} of {self._rounds}{score(row)}")
 
     def result(self, summary: Row, rows: list[Row], path: Path | None) -> None:
         for line in conclusion(summary, rows, path):
@@ -97,9 +97,10 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
     """What is about to be run, and what it promises, in plain lines."""
     config, plan = experiment.config, experiment.plan
     n, size = config.partition.clients, config.schedule.size
+    dealt = "each with its owner" if experiment.deployed else config.partition.name
     lines = [
-        f"{config.strategy_name} on {config.dataset.name}: {n} clients "
-        f"({config.partition.name}), {config.rounds} rounds, {experiment.theta.size} parameters"
+        f"{config.strategy_name} on {config.dataset.name}: {n} clients ({dealt}), "
+        f"{config.rounds} rounds, {experiment.theta.size} parameters"
     ]
     if config.note:
         lines.append(config.note)
@@ -150,6 +151,11 @@ def conclusion(summary: Row, rows: list[Row], path: Path | None) -> list[str]:
     if last["theta_norm"] is None or (last["accuracy"] is not None and last["loss"] is None):
         lines.append("DIVERGED lower strategy.lr, or ask for less privacy.")
     return [*lines, f"Written to {path}"] if path else lines
+
+
+def score(row: Row) -> str:
+    """What is known of a round beyond its number: nothing where there is no test set."""
+    return "" if row["accuracy"] is None else f": accuracy {percent(row)} %"
 
 
 def percent(row: Row) -> str:

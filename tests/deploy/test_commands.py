@@ -1,5 +1,7 @@
 """`fedsofim deploy client` checks all that it is given before it makes or starts anything."""
 
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from smalldata import CLASSES, write_records
 from fedsofim.core.errors import ConfigError
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy.keys import make_certificates
+from fedsofim.deploy.rehearsal import free_port
 from fedsofim.federation import client_app
 from fedsofim.federation.node import Node
 from fedsofim.privacy.ledger import Charge
@@ -34,9 +37,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
         "classes": CLASSES,
         "epsilon": 10.0,
         "dir": tmp_path / "mine",
+        "port": free_port(),
     }
     started: list[list[str]] = []
-    monkeypatch.setattr(deploy, "_supervise", started.append)
+    monkeypatch.setattr(deploy, "supervise", lambda command, *_: started.append(command))
 
     def start(**changes: Any) -> list[list[str]]:
         options = [(f"--{name}", str(value)) for name, value in {**given, **changes}.items()]
@@ -66,6 +70,7 @@ def test_a_client_starts_with_what_its_owner_decided(client: Client, tmp_path: P
         ({"classes": 2}, "a label is 2, but there are 2 classes"),
         ({"data": "absent.npz"}, "absent.npz: there is no such data file"),
         ({"data": "nan.npz"}, "NaN or infinite features in 9 records"),
+        ({"server": "localhost"}, "--server localhost: must be HOST:PORT"),
         ({"ca": "absent.crt"}, "absent.crt: there is no such certificate"),
         ({"ca": "features.npz"}, "features.npz: not a certificate"),
         ({"policy": "absent.toml"}, "absent.toml: not a readable TOML file"),
@@ -128,3 +133,30 @@ def test_a_ledger_that_was_changed_is_named_at_the_start(client: Client, tmp_pat
         client()
     with pytest.raises(ConfigError, match=r"have an account already, in .*mine"):
         client(dir=tmp_path / "other")
+
+
+def test_a_server_on_a_used_port_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(ConfigError, match="another program listens there"):
+            deploy.main(["server", "--dir", str(tmp_path / "server"), "--port", port])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_does_not_take_the_place_of_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    monkeypatch.setattr(deploy, "replace_process", lambda command: sys.exit(0))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        deploy.connect(f"127.0.0.1:{other.getsockname()[1]}", tmp_path / "ca.crt")
+        command = ["server", "--dir", str(tmp_path / "server"), "--port", str(free_port())]
+        with pytest.raises(ConfigError, match="which is running; stop it first"):
+            deploy.main(command)
+    assert not (tmp_path / "server").exists()
+    with pytest.raises(SystemExit):  # there it would run
+        deploy.main(command)
+    assert (tmp_path / "server" / "ca.crt").exists()

@@ -1,0 +1,100 @@
+"""Keep a client's SuperNode running, and say plainly how it stands.
+
+All that Flower's programs print goes to a file; the terminal shows what an operator can act on.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedsofim.deploy.programs import environment, run_to_end
+from fedsofim.deploy.reach import Address, why_not
+
+PAUSE = 10.0  # seconds between two attempts
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+ROUND = re.compile(r"\[RUN (\d+), ROUND (-?\d+)\]")
+# What Flower says on every start and with every message.
+CHATTER = re.compile(r"\s*(INFO\s*:.*)?")
+
+
+class Voice:
+    """One line for what is new, a dot for what is still so."""
+
+    def __init__(self, show: Callable[[str], object] | None = None) -> None:
+        self._show = show or sys.stdout.write
+        self._last, self._dots = "", False
+
+    def say(self, text: str) -> None:
+        """A line; or a dot behind it, if it was the last thing said."""
+        if text == self._last:
+            self._write(".")
+            self._dots = True
+            return
+        self._write(f"\n{text}\n" if self._dots else f"{text}\n")
+        self._last, self._dots = text, False
+
+    def _write(self, text: str) -> None:
+        self._show(text)
+        sys.stdout.flush()
+
+
+class Listener:
+    """What a SuperNode prints, reduced to what its operator must know."""
+
+    def __init__(self, voice: Voice, log: Path) -> None:
+        self.voice, self.log = voice, log
+        self.connected = self.refused = False
+        self._round = ""
+
+    def hear(self, line: str) -> None:
+        """Take one line of a SuperNode's output."""
+        text = COLOUR.sub("", line).rstrip()
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+        if found := ROUND.search(text):
+            self._round = f"run {found[1]}, round {found[2]}"
+        elif "Sent successfully" in text and self._round:
+            self.voice.say(f"{self._round}: answered")
+        elif "SuperNode ID" in text:
+            self.connected = True
+            self.voice.say("Connected; waiting for runs")
+        elif "[code: 200" in text:  # the server knows no such key, or it was given none
+            self.refused = True
+        elif "Connection attempt failed" in text:
+            if self.connected:
+                self.voice.say("The server does not answer; trying again")
+        elif not (self.refused or _routine(text)):
+            self.voice.say(text)
+
+
+def _routine(text: str) -> bool:
+    """Whether a line says nothing that an operator can act on."""
+    routine = "Exit Code: 305", "Failed to initialize the connection", "could not establish"
+    return CHATTER.fullmatch(text) is not None or any(words in text for words in routine)
+
+
+def supervise(command: Sequence[str], address: Address, certificate: Path, key: Path) -> None:
+    """Run the SuperNode until it is told to end; start it again when it fails.
+
+    Args:
+        command: its command line.
+        address: of the server.
+        certificate: of the server's authority.
+        key: the public key that the server must know.
+    """
+    voice, log = Voice(), key.with_name("supernode.log")
+    while True:
+        if problem := why_not(address, certificate):
+            voice.say(f"Waiting for the server: {problem}")
+        else:
+            listener = Listener(voice, log)
+            code = run_to_end(command, environment(PYTHONUNBUFFERED="1"), listener.hear)
+            if code == 0:
+                return
+            if listener.refused:
+                voice.say(f"Waiting to be registered: send {key} to the server")
+            else:
+                voice.say(f"The SuperNode ended with code {code}; see {log}. Trying again")
+        time.sleep(PAUSE)

@@ -1,0 +1,95 @@
+"""What keeps a server from being reached, or a port from being used, is told in one line."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from fedsofim.core.errors import ConfigError
+from fedsofim.deploy.keys import make_certificates
+from fedsofim.deploy.reach import Address, listens, require_free, why_not
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def server(tmp_path: Path, listener: socket.socket) -> Address:
+    """A server with TLS, whose certificate is for 127.0.0.1; it answers twice."""
+    make_certificates(tmp_path / "server", ["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server" / "server.pem", tmp_path / "server" / "server.key")
+
+    def serve() -> None:
+        try:
+            for _ in range(2):
+                with context.wrap_socket(listener.accept()[0], server_side=True):
+                    pass
+        except OSError:
+            pass  # the client hung up
+
+    Thread(target=serve, daemon=True).start()
+    return Address("127.0.0.1", listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("text", ["host", "host:", ":9092", "host:0", "host:70000", "https://a:1"])
+def test_an_address_needs_a_port(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be HOST:PORT"):
+        Address.of(text)
+
+
+def test_addresses_are_read() -> None:
+    assert Address.of("fl.example.org:9092") == ("fl.example.org", 9092)
+    assert Address.of("[::1]:80") == ("::1", 80)
+
+
+def test_a_good_server_has_no_problem(server: Address, tmp_path: Path) -> None:
+    assert why_not(server, tmp_path / "server" / "ca.crt") is None
+
+
+def test_another_authority_is_refused_for_good(server: Address, tmp_path: Path) -> None:
+    make_certificates(tmp_path / "other", ["127.0.0.1"])
+    with pytest.raises(ConfigError, match=r"its certificate does not fit .*other.ca\.crt"):
+        why_not(server, tmp_path / "other" / "ca.crt")
+
+
+def test_a_name_that_the_certificate_lacks_is_refused(server: Address, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="started with this --name"):
+        why_not(Address("localhost", server.port), tmp_path / "server" / "ca.crt")
+
+
+def test_a_server_that_is_not_there_yet_can_be_waited_for(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert "does not answer (Connection refused)" in str(
+        why_not(Address("127.0.0.1", port), tmp_path / "ca.crt")
+    )
+
+
+def test_a_host_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    make_certificates(tmp_path, ["127.0.0.1"])
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    with pytest.raises(ConfigError, match=r"absent: there is no host of this name"):
+        why_not(Address("absent", 9092), tmp_path / "ca.crt")
+
+
+def test_a_port_in_use_is_named(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    assert listens(Address("127.0.0.1", port))
+    with pytest.raises(ConfigError, match=f"--port {port}: another program listens there"):
+        require_free("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1: not an address of this machine"):
+        require_free("192.0.2.1", 9092)

@@ -1,0 +1,153 @@
+"""A client's supervisor: what it shows, and that nothing outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedsofim.deploy import supervise as supervision
+from fedsofim.deploy.programs import run_to_end
+from fedsofim.deploy.reach import Address
+from fedsofim.deploy.supervise import Listener, Voice, supervise
+
+REFUSED = """\
+\x1b[92mINFO \x1b[0m:      Starting Flower SuperNode
+INFO:     Uvicorn running on http://127.0.0.1:9094 (Press CTRL+C to quit)
+\x1b[91mERROR \x1b[0m:     Exit Code: 305
+Failed to initialize the connection to the SuperLink.
+[code: 2004] Failed to activate SuperNode.
+The SuperNode could not establish a connection to the SuperLink.
+
+For more information, visit: <https://flower.ai/docs/>
+"""
+WORKING = """\
+\x1b[92mINFO \x1b[0m:      SuperNode ID: 123
+\x1b[92mINFO \x1b[0m:      [RUN 8, ROUND 2]
+\x1b[92mINFO \x1b[0m:      Receiving: train message (ID: 0d95)
+\x1b[92mINFO \x1b[0m:      Sent successfully
+\x1b[93mWARNING \x1b[0m:   Connection attempt failed, retrying in 0.72 seconds
+\x1b[93mWARNING \x1b[0m:   Connection attempt failed, retrying in 1.31 seconds
+Not told to the server: epsilon is spent
+"""
+
+# A program that starts another and writes down who it is.
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
+time.sleep(300)
+"""
+PARENT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" would take away
+from fedsofim.deploy.programs import ending_cleanly, environment, run_to_end
+with ending_cleanly():
+    run_to_end([sys.executable, sys.argv[1], sys.argv[2]], environment())
+"""
+
+
+@pytest.fixture
+def shown() -> list[str]:
+    return []
+
+
+def hear(text: str, shown: list[str], log: Path) -> Listener:
+    listener = Listener(Voice(shown.append), log)
+    for line in text.splitlines(keepends=True):
+        listener.hear(line)
+    return listener
+
+
+def test_a_client_that_is_not_let_in_is_not_noisy(shown: list[str], tmp_path: Path) -> None:
+    listener = hear(REFUSED, shown, tmp_path / "log")
+    assert listener.refused
+    assert shown == []
+    assert "[code: 2004]" in (tmp_path / "log").read_text()
+
+
+def test_what_an_operator_must_know_is_shown(shown: list[str], tmp_path: Path) -> None:
+    assert not hear(WORKING, shown, tmp_path / "log").refused
+    assert "".join(shown) == (
+        "Connected; waiting for runs\nrun 8, round 2: answered\n"
+        "The server does not answer; trying again\n.\nNot told to the server: epsilon is spent\n"
+    )
+
+
+def test_waiting_is_said_once_and_then_dotted(
+    shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = iter([1, 1, 1, 0])
+
+    def refuse(command: object, variables: object, hear: Callable[[str], None]) -> int:
+        for line in REFUSED.splitlines():
+            hear(line)
+        return next(codes)
+
+    monkeypatch.setattr(supervision, "run_to_end", refuse)
+    monkeypatch.setattr(supervision, "why_not", lambda *_: None)
+    monkeypatch.setattr(supervision, "PAUSE", 0.0)
+    monkeypatch.setattr(sys.stdout, "write", shown.append)
+    supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
+    monkeypatch.undo()
+    key = tmp_path / "client.pub"
+    assert "".join(shown) == f"Waiting to be registered: send {key} to the server\n.."
+
+
+def test_the_lines_of_a_program_are_heard_though_its_child_lives_on(tmp_path: Path) -> None:
+    told: list[str] = []
+    code = "import subprocess, sys; subprocess.Popen(['sleep', '300']); print('here'); sys.exit(3)"
+    began = time.monotonic()
+    assert run_to_end([sys.executable, "-c", code], dict(os.environ), told.append) == 3
+    assert told == ["here\n"]
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_whole_tree(tmp_path: Path, number: signal.Signals) -> None:
+    parent, family = _tree(tmp_path)
+    parent.send_signal(number)
+    parent.wait(30)
+    _wait(lambda: not any(_alive(pid) for pid in family))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells children of their parent's death")
+def test_a_program_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
+    parent, (leader, child) = _tree(tmp_path)
+    parent.kill()
+    parent.wait(30)
+    try:
+        _wait(lambda: not _alive(leader))
+    finally:
+        os.kill(child, signal.SIGKILL)  # Flower's programs watch their parents; this one does not
+
+
+def _tree(folder: Path) -> tuple["subprocess.Popen[bytes]", tuple[int, int]]:
+    """A supervisor, the program that it runs, and that program's child."""
+    program, pids = folder / "family.py", folder / "pids"
+    program.write_text(FAMILY)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(program), str(pids)])
+    _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    leader, child = map(int, pids.read_text().split())
+    assert _alive(leader)
+    assert _alive(child)
+    return parent, (leader, child)
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 30 s"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
