@@ -9,7 +9,6 @@ from fedsofim.config.compose import compose, compose_many
 from fedsofim.config.parts import GROUPS
 from fedsofim.config.schema import parse
 from fedsofim.config.settle import PUBLISHED, default_settings
-from fedsofim.core.errors import ConfigError
 from fedsofim.data.datasets import CIFAR, MEDMNIST
 from fedsofim.data.sizes import KNOWN, count
 
@@ -120,11 +119,11 @@ def test_what_is_told_is_believed(npz):
     assert "1,000 records, 7 features, 4 classes" in values["note"]
 
 
-def test_owners_are_reckoned_with_when_they_are_met():
-    values = compose(["dataset=owners", "dataset.classes=3", "engine=flower"])
-    assert "chosen anew when the owners have said" in values["note"]
-    with pytest.raises(ConfigError, match=r"give settings\.records"):
-        compose(["dataset=owners", "dataset.classes=3"])
+@pytest.mark.parametrize(
+    "given", [["dataset=owners", "dataset.classes=3"], ["dataset=npz", "dataset.path=/nowhere.npz"]]
+)
+def test_data_that_are_not_here_are_reckoned_with_when_they_are(given):
+    assert "is not known yet" in compose(given)["note"]
 
 
 def test_every_name_of_a_data_set_has_its_default():
