@@ -2,12 +2,13 @@
 
     OPENBLAS_NUM_THREADS=1 python scripts/bench_geometry.py [dataset=pathmnist ...]
 
-Runs of DP-FedGD with and without `transform=private` take turns; the least of each is compared. CPU time
-is what the process itself used, and the least of it what others on the machine did not slow down.
+Runs of DP-FedGD with and without `transform=private` take turns; the least of each is compared. CPU
+time is what the process itself used, and the least of it what others on the machine slowed least.
 """
 
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 from fedsofim.config.compose import compose
@@ -35,7 +36,7 @@ def timed(experiment: Experiment) -> tuple[float, float]:
         return False
 
     run(experiment, begin(experiment), on_round)
-    spent = [after - before for before, after in zip(times, times[1:], strict=False)]
+    spent = [after - before for before, after in pairwise(times)]
     stages = len(experiment.config.stages)
     later = min(spent[stages + 1 :])
     return sum(spent[: stages + 1]) - later, later

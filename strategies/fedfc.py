@@ -15,8 +15,8 @@ from fedsofim.models.records import Records
 from fedsofim.strategies.rule import Rule, ServerState
 from fedsofim.strategies.stage import (
     Stage,
-    check_radius,
     acute_sensitivity,
+    check_radius,
     symmetric,
     triangle,
 )

@@ -173,7 +173,9 @@ def data_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @functools.cache
 def _composed(data_file: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
     small = [f"partition.clients={CLIENTS}", "partition.min_size=20", "rounds=4"]
-    return compose(["dataset=npz", f"dataset.path={data_file}", *small, *overrides])
+    return compose(
+        ["dataset=npz", "settings=published", f"dataset.path={data_file}", *small, *overrides]
+    )
 
 
 @pytest.fixture

@@ -120,8 +120,8 @@ class Config:
         aggregation: `uniform`, the mean of the clients' means, as in the paper; `size` weighs them
             by their public sizes; `median`, `trimmed` and `krum` bear malicious clients.
         malicious_fraction: of a round's clients, which `trimmed` and `krum` bear.
-        start: where training begins: as the model does (`none`), or with a head from noisy moments of
-            mapped records, as `strategy=ridge` makes it (`ridge`).
+        start: where training begins: as the model does (`none`), or with a head from noisy moments
+            of mapped records, as `strategy=ridge` makes it (`ridge`).
         start_share: the part of $\mu^2$ that this head spends.
         average: what is evaluated and written: the last iterate (`none`), the mean of those of the
             last quarter of the rounds (`tail`), or an exponential average (`ema`).

@@ -137,25 +137,20 @@ def _sizes(config: DictConfig, told: auto.Sizes | None, base: Path) -> tuple[aut
 
 
 def _found(config: DictConfig, base: Path) -> tuple[auto.Sizes, str]:
-    """How much data there is; in a deployment that is for its owners to say, when they are met."""
-    name, served = config.dataset.name, OmegaConf.select(config, "engine.name") == "flower"
+    """How much data there is; where it is not here, that is for its owners to say.
+
+    A run on data that are missing ends when they are loaded, and says what is wrong with them.
+    """
+    sections = {
+        key: OmegaConf.to_container(config[key], resolve=True) for key in ("dataset", "backbone")
+    }
     try:
-        require(
-            name not in ("owners", "arrays"),
-            "settings=auto: how much data there is, is not known here; give settings.records, "
-            "settings.features and settings.classes",
-        )
-        sections = {
-            key: OmegaConf.to_container(config[key], resolve=True)
-            for key in ("dataset", "backbone")
-        }
         return auto.Sizes(**_counted(json.dumps(sections), str(base))), ""
     except ConfigError:
-        if not served:
-            raise
-    n, classes = int(OmegaConf.select(config, "partition.clients") or 1), config.dataset.classes
-    sizes = auto.Sizes(records=EACH * n, features=WIDTH, classes=int(classes or 2))
-    return sizes, "; it is chosen anew when the owners have said how much data they have"
+        clients = int(OmegaConf.select(config, "partition.clients") or 1)
+        classes = int(OmegaConf.select(config, "dataset.classes") or 2)
+    sizes = auto.Sizes(records=EACH * clients, features=WIDTH, classes=classes)
+    return sizes, "; for the time being: how much data there is, is not known yet"
 
 
 @lru_cache(maxsize=8)

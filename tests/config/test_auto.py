@@ -140,7 +140,6 @@ def test_what_is_given_counts_and_the_rest_follows():
         (["transform=none"], "use transform=private, not none"),
         (["strategy.direction=gradient"], "use momentum"),
         (["privacy.noise_multiplier=3"], "give privacy.epsilon"),
-        (["dataset=owners", "dataset.classes=3"], "give settings.records"),
     ],
 )
 def test_where_there_is_no_rule_it_says_so(given, message):

@@ -51,7 +51,7 @@ def test_real_sample_images_to_twenty_clients_and_ten_rounds(fedsofim, tmp_path,
 def test_generated_images_to_a_run_which_extracts_once(fedsofim, tmp_path):
     file = write_npz(tmp_path / "mine.npz", train=200)
     asked = ("dataset=npz", f"dataset.path={file}", "features.probes=4", "partition.clients=5")
-    asked += ("output.counts=true",)
+    asked += ("output.counts=true", "settings=published")
     code, printed, first = run(fedsofim, tmp_path, *asked, "privacy=none")
     assert code == 0, printed
     assert first["accuracy"] == 1

@@ -177,7 +177,13 @@ def test_flwr_run_reads_a_simulations_data_once(
         raise AssertionError("a simulation has no use for it")
 
     monkeypatch.setattr(deployed, "load_test_set", fail)
-    settings = ["strategy=fedgd", "dataset=npz", f"dataset.path={data_file}", "rounds=4"]
+    settings = [
+        "strategy=fedgd",
+        "dataset=npz",
+        "settings=published",
+        f"dataset.path={data_file}",
+        "rounds=4",
+    ]
     parts = [f"partition.clients={CLIENTS}", "partition.min_size=20"]
     overrides = " ".join([*settings, *parts, f"output.dir={tmp_path / 'flwr'}"])
     place = server_app.serve(InProcessGrid.simulated(2), overrides=overrides)

@@ -60,3 +60,19 @@ def test_an_owner_may_refuse_the_transform(
     policy.write_text('transforms = ["none"]\n')
     with pytest.raises(ConfigError, match="transforms"):
         serve([{**o, "policy": str(policy)} for o in owners], tmp_path, data_file, *PRIVATE)
+
+
+def test_owners_of_any_features_are_met_before_settings_are_settled(
+    owners: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Their sizes decide the rate, a release finds their norms, and all is on their books."""
+    given = ["dataset=owners", f"dataset.classes={CLASSES}", f"partition.clients={len(owners)}"]
+    given += ["engine=flower", "engine.wait=5", "rounds=2", f"output.dir={tmp_path / 'run'}"]
+    place = server_app.serve(InProcessGrid(owners), overrides=" ".join(given))
+    config = place.config()
+    assert "210 records, 6 features, 3 classes" in config["note"]
+    assert config["transform"]["name"] == "private"
+    for owner in owners:
+        lines = (Path(owner["state"]) / "ledger.jsonl").read_text().splitlines()
+        rounds = [line.split('"round": ')[1].split(",")[0] for line in lines if '"round"' in line]
+        assert rounds == ["-4", "-3", "-2", "-1", "0", "1"]

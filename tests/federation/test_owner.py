@@ -48,7 +48,7 @@ def owners(tmp_path: Path) -> list[dict[str, Any]]:
 
 def serve(grid: InProcessGrid, tmp_path: Path, data_file: Path, *overrides: str) -> RunDir:
     given = [
-        "dataset=npz",
+        *("dataset=npz", "settings=published"),
         f"dataset.path={data_file}",
         "partition.clients=3",
         "rounds=4",

@@ -1,4 +1,4 @@
-"""The norms that are usual, where nothing public tells them: a release, and what follows from it."""
+"""The usual norms, where nothing public tells them: a release, and what follows from it."""
 
 import math
 
