@@ -1,6 +1,6 @@
 """Regenerate an embedded file of features from images, and compare the two.
 
-    python scripts/check_embedded.py cifar10 DIR
+    python scripts/check_embedded.py cifar10 DIR --backbone vgg16
 
 DIR holds `cifar-10-batches-py/` or `cifar10.npz`; scripts/pack_images.py makes the latter.
 """
@@ -24,10 +24,10 @@ from fedsofim.data.features import code
 from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
 
 
-def regenerate(dataset: str, root: Path) -> dict[str, np.ndarray]:
+def regenerate(dataset: str, backbone: str, root: Path) -> dict[str, np.ndarray]:
     """The features of a data set's images, before they are coded in 8 bits."""
     images = locate(DatasetConfig(name=dataset, root=str(root)), root).open()
-    network = load_backbone("resnet20", OWN_WEIGHTS["resnet20"])
+    network = load_backbone(backbone, OWN_WEIGHTS[backbone])
     with watching(Console(highlight=False)) as watch:
         return extract(network, images, Preprocessing(), watch=watch)
 
@@ -53,13 +53,16 @@ def compare(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> int
 def main() -> None:
     """Run the command line; exit code 1 where the files differ by more than rounding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", choices=sorted(f.stem.split("-")[0] for f in EMBEDDED.glob("*")))
+    parser.add_argument(
+        "dataset", choices=sorted({f.stem.split("-")[0] for f in EMBEDDED.glob("*")})
+    )
     parser.add_argument("root", type=Path, help="the folder that holds its images")
+    parser.add_argument("--backbone", choices=sorted(OWN_WEIGHTS), default="resnet20")
     arguments = parser.parse_args()
-    old = npz.read(EMBEDDED / f"{arguments.dataset}-resnet20.npz")
+    old = npz.read(EMBEDDED / f"{arguments.dataset}-{arguments.backbone}.npz")
     npz.check_seal(old)
     try:
-        new = regenerate(arguments.dataset, arguments.root)
+        new = regenerate(arguments.dataset, arguments.backbone, arguments.root)
     except ConfigError as error:
         print(f"check_embedded: {error}", file=sys.stderr)
         sys.exit(2)

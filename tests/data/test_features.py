@@ -272,14 +272,15 @@ def test_probes_are_pink_and_the_same_every_time():
 
 
 @pytest.mark.parametrize("name", ["cifar10", "pathmnist"])
-def test_real_images_give_the_embedded_features(name):
+@pytest.mark.parametrize("backbone", ["resnet20", pytest.param("vgg16", marks=VGG)])
+def test_real_images_give_the_embedded_features(name, backbone):
     """Each sample image is one of the set's: its codes are a row of the embedded file."""
     images = npz_images(shared(f"images/{name}-sample.npz"), Reading())
     test = images.splits["test"]
-    network = load_backbone("resnet20", OWN_WEIGHTS["resnet20"])
+    network = load_backbone(backbone, OWN_WEIGHTS[backbone])
     only = images._replace(splits={"test": test})
     x = extraction.extract(network, only, Preprocessing())["test_x"]
-    old = npz.read(EMBEDDED / f"{name}-resnet20.npz")
+    old = npz.read(EMBEDDED / f"{name}-{backbone}.npz")
     codes = code(x, old["lo"], old["scale"])
     for row, label in zip(codes[:100], test.labels, strict=False):
         distance = np.abs(old["test_x"].astype(np.int16) - row).max(axis=1)
