@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.core.sums import BoundedSum
 from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
@@ -181,6 +182,18 @@ def mapped(clients: Sequence[Client], shared: Any) -> list[Client]:
     return transformed(clients, {} if P is None else {"P": P}, exact=False)
 
 
+def stage_totals(
+    stage: Stage, records: Records, received: Mapping[str, Array], exact: bool
+) -> tuple[BoundedSum, ...]:
+    """What a client adds up before the first round, its records under the map that it received.
+
+    For fast sums records are mapped one client at a time and then forgotten: what is not kept stays
+    in the cache, and memory is not asked for again.
+    """
+    D, P = examples_of(records), received.get("P")
+    return stage.summed(D.through(P) if exact else D.features_through(P), exact)
+
+
 def release_stage(
     stage: Stage,
     t: int,
@@ -204,10 +217,10 @@ def release_stage(
     """
     z = plan.stage_multiplier(t, stage.unit_sensitivity(plan.adjacency))
     releases = []
-    for i, D in transformed(clients, received):
+    for i, D in clients:
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
         source = noise(i, 0)
-        sums = [add_gaussian(S, z, source) for S in stage.summed(D, source.exact)]
+        sums = [add_gaussian(S, z, source) for S in stage_totals(stage, D, received, source.exact)]
         releases.append((np.concatenate(sums) / D.size).astype(examples_of(D).x.dtype))
     return np.stack(releases)
 

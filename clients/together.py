@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, transformed
+from fedsofim.clients.program import Client, Noise, Program, stage_totals
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
@@ -73,10 +73,10 @@ def stage_sums(
     The arguments are those of `release_stage`, whose sums these are.
     """
     z, out = plan.stage_multiplier(t, stage.unit_sensitivity(plan.adjacency)), []
-    for i, D in transformed(clients, received):
+    for i, D in clients:
         source = noise(i, 0)
         units = [S.unit for S in stage.summed(D.part(slice(0)), True)]
-        pairs = zip(stage.summed(D, source.exact), units, strict=True)
+        pairs = zip(stage_totals(stage, D, received, source.exact), units, strict=True)
         out.append(np.concatenate([np.add(*in_units(S, z, source, unit)) for S, unit in pairs]))
     return np.stack(out)
 

@@ -12,6 +12,7 @@ from fedsofim.core.sums import Adjacency
 from fedsofim.privacy.accounting import mu_of
 from fedsofim.privacy.mechanism import sensitivity
 from fedsofim.privacy.plan import Trust
+from fedsofim.strategies.average import Average
 
 # Rounds; only their product with the rate matters, so as few as give stable steps.
 ROUNDS = 20
@@ -19,7 +20,7 @@ ROUNDS = 20
 CLIP = 0.25
 # How far the noise of the whole run may move a logit of one record.
 LOGIT = 1.25
-# How far a record may move its own logit, over log K: what there is to learn about it at first.
+# How far a record may move its own margin, over log K: what there is to learn about it at first.
 OWN = 0.125
 # What has a rule; with one local step, the last three are DP-FedGD.
 STRATEGIES = ("sofim", "fedgd", "fedadam", "fedyogi", "fedavg", "adafedprox", "scaffold")
@@ -85,8 +86,10 @@ class Chosen:
         clip: C, a quarter of a whitened record's norm: nearly all records are clipped alike.
         beta: of the momentum, over a fifth of the rounds.
         noise: $\sigma$, the std of a coordinate of the aggregate.
-        lr: the smallest of three: the noise of the whole run moves a logit by `LOGIT`; a record
-            moves its own by `OWN` of log K; Newton's rate of whitened softmax regression.
+        lr: the smallest of three: the noise of the whole run moves a logit by `LOGIT`; Newton's
+            rate of whitened softmax regression; and `own`.
+        own: the rate at which a record moves its own margin by `OWN` of log K.
+        edge: whether Newton's rate is the smallest: steps then go to and fro about the optimum.
         floor: the square norm of the momentum of pure noise.
     """
 
@@ -94,6 +97,8 @@ class Chosen:
     beta: float
     noise: float
     lr: float
+    own: float
+    edge: bool
     floor: float
 
 
@@ -112,10 +117,13 @@ def choose(sizes: Sizes, budget: Budget, *, steps: int, momentum: bool) -> Chose
     noise = budget.noise(clip, steps, N)
     moves = noise * math.sqrt(steps * width)  # a logit, for a rate of 1
     newton = K / CLIP if beta else K / (2 * CLIP)
-    stable = OWN * math.log(max(K, 2)) * N / (steps * clip * math.sqrt(width))
-    lr = min(LOGIT / moves if moves else math.inf, stable, newton)
+    # p - e_y moves the margin by 1, and has the norm sqrt(1 - 1/K), at first.
+    pulls = steps * clip * math.sqrt(width) / math.sqrt(1 - 1 / max(K, 2)) / N
+    own = OWN * math.log(max(K, 2)) / pulls
+    lr = min(LOGIT / moves if moves else math.inf, own, newton)
     floor = noise**2 * K * width * (1 - beta) / (1 + beta)
-    return Chosen(clip=clip, beta=beta, noise=noise, lr=lr, floor=floor)
+    edge = lr == newton
+    return Chosen(clip=clip, beta=beta, noise=noise, lr=lr, own=own, edge=edge, floor=floor)
 
 
 def settings_of(
@@ -130,8 +138,10 @@ def settings_of(
     chosen = choose(sizes, budget, steps=rounds * local_steps, momentum=strategy == "sofim")
     if strategy == "sofim":
         rho = chosen.floor + CLIP**2
+        # What a record may pull bounds every step, so also the largest, where M is nearly 0.
+        most = chosen.own * rho
         momentum = {
-            "lr": chosen.lr * (rho + chosen.floor + CLIP**2 / 2),
+            "lr": min(chosen.lr * (rho + chosen.floor + CLIP**2 / 2), most),
             "rho": rho,
             "beta": chosen.beta,
             "bias_correction": True,
@@ -145,6 +155,19 @@ def settings_of(
     if strategy == "fedgd":
         return chosen.clip, _always({"lr": chosen.lr})
     return chosen.clip, _always({"lr": 1.0, "client_lr": chosen.lr})
+
+
+def average_of(
+    strategy: str, sizes: Sizes, budget: Budget, *, rounds: int, local_steps: int = 1
+) -> Average:
+    """What to evaluate: at Newton's rate the mean of the last iterates, unless steps average.
+
+    Below it the iterate is a sum of all that was released, and the last has the most of it.
+    """
+    if strategy in ("sofim", "fedadam", "fedyogi"):
+        return "none"
+    chosen = choose(sizes, budget, steps=rounds * local_steps, momentum=False)
+    return "tail" if chosen.edge else "none"
 
 
 def _always(values: dict[str, Any]) -> dict[str, Any]:

@@ -92,10 +92,11 @@ def settle(config: DictConfig, told: auto.Sizes | None, base: Path) -> str:
     sizes, doubt = _sizes(config, told, base)
     rounds = int(get("rounds"))
     budget = _budget(config)
-    clip, settings = auto.settings_of(
-        strategy.name, sizes, budget, rounds=rounds, local_steps=int(get("client.steps") or 1)
-    )
+    steps = {"rounds": rounds, "local_steps": int(get("client.steps") or 1)}
+    clip, settings = auto.settings_of(strategy.name, sizes, budget, **steps)
+    average = auto.average_of(strategy.name, sizes, budget, **steps)
     OmegaConf.update(config, "settings.clip", clip)
+    OmegaConf.update(config, "settings.average", average)
     OmegaConf.update(config, "strategy.settings", settings, merge=True)
     return auto.told(sizes, budget, clip, rounds, settings) + doubt
 

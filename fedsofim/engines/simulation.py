@@ -45,7 +45,6 @@ class Simulation:
             plan: the noise; all of a stack share it.
         """
         config, stage = self.config, self.config.stages[t]
-        self.clients = transformed(self.clients, received, self.exact)
         std = stage_std(stage, t, plan, self.sizes, config.aggregation)
         if self.together:
             added = stage_sums(stage, t, self.clients, received, plan, config.noise(t))

@@ -187,11 +187,12 @@ def _simulated(arrays: Arrays, values: Values, state: RecordDict) -> tuple[Array
     config, terms, clients, length = _simulation(values["job"])
     received = {k: v for k, v in arrays.items() if not k.startswith(MEMORY)}
     exact = config.privacy.noise == "exact"
-    chosen = transformed([clients[i] for i in values["clients"]], received, exact)
+    chosen, t = [clients[i] for i in values["clients"]], values["round"]
+    if t >= 0:
+        chosen = transformed(chosen, received, exact)
     for client in chosen:
         clients[client.id] = client  # the next round's map is likely the same
     memory = {k.removeprefix(MEMORY): v for k, v in arrays.items() if k.startswith(MEMORY)}
-    t = values["round"]
     said: Values = {"sizes": [client.data.size for client in chosen]}
     if config.sharing is not None:
         sums = Sums(terms, values["run"], len(clients), length, config.noise)

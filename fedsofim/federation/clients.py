@@ -56,10 +56,10 @@ def simulate(
         memory: what they remember, by name; nothing before their first round.
     """
     program, plan, stages, _ = terms
-    clients = transformed(clients, received, noise(clients[0].id, 0).exact)
     if t < 0:
         require(-len(stages) <= t, f"round {t}: there is none")
         return release_stage(stages[t], t, clients, received, plan, noise), {}
+    clients = transformed(clients, received, noise(clients[0].id, 0).exact)
     blank = program.init(received["theta"], len(clients))
     state = unflatten(blank, memory) if memory else blank
     releases, after = program.release(received, clients, state, plan, noise)

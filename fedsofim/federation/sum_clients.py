@@ -120,10 +120,10 @@ class Sums(NamedTuple):
         """What a client adds to a sum, and what it remembers afterwards."""
         program, plan, stages, _ = self.terms
         noise = self.noise(t)
-        clients = transformed([client], received, noise(client.id, 0).exact)
         if t < 0:
-            (added,) = stage_sums(stages[t], t, clients, received, plan, noise)
+            (added,) = stage_sums(stages[t], t, [client], received, plan, noise)
             return added, {}
+        clients = transformed([client], received, noise(client.id, 0).exact)
         blank = program.init(received["theta"], 1)
         state = unflatten(blank, memory) if memory else blank
         (added,), after = program.contribute(received, clients, state, plan, noise)

@@ -125,6 +125,15 @@ class Examples(NamedTuple):
             z = exact_sums.mapped(P, x) if exact else _mapped(np.asarray(P, x.dtype), x)
             return Examples(z, self.target, norms(z), raw=Raw(P, x, norm))
 
+    def features_through(self, P: Array | None) -> "Examples":
+        """As `through`, fast, for a sum over features: without norms, and what was is not kept."""
+        raw = self.through(None)
+        if P is None:
+            return raw
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = _mapped(np.asarray(P, raw.x.dtype), raw.x)
+        return Examples(z, self.target, raw.norm[:0])
+
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of these examples' clipped gradients, in integers if it must be exact."""
         if not exact or np.isinf(clip).all():  # without a clip there is no bound to prove
@@ -139,7 +148,8 @@ class Examples(NamedTuple):
 
     def second_moment(self, bound: float, exact: bool = False, bias: bool = True) -> BoundedSum:
         r"""The sum of $xx^\top$, x clipped to norm `bound`; with the bias, or features alone."""
-        return moments.second_moment(self.x if bias else self.x[:-1], bound, exact)
+        own = len(self.norm) < self.size  # mapped for this sum alone, by `features_through`
+        return moments.second_moment(self.x if bias else self.x[:-1], bound, exact, own)
 
     def feature_sum(
         self, bound: float, exact: bool = False, floor: float | None = None
@@ -207,8 +217,11 @@ def _mapped(P: Array, x: Array) -> Array:
     scale, shift = np.diagonal(P), P[:, -1:].copy()
     shift[-1] = 0
     if np.count_nonzero(P) == np.count_nonzero(scale) + np.count_nonzero(shift):
+        if (scale == 1).all():
+            return np.asarray(x + shift)
         z = x * scale[:, None]
-        z += shift
+        if shift.any():
+            z += shift
         return np.asarray(z)
     return np.asarray(P @ x)
 

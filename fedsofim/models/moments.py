@@ -30,12 +30,12 @@ def feature_sum(x: Array, bound: float, exact: bool) -> BoundedSum:
     return BoundedSum(x @ w, bound)
 
 
-def second_moment(x: Array, bound: float, exact: bool) -> BoundedSum:
-    r"""The sum of $xx^\top$, x clipped to norm `bound`."""
+def second_moment(x: Array, bound: float, exact: bool, own: bool = False) -> BoundedSum:
+    r"""The sum of $xx^\top$, x clipped to norm `bound`; if `own`, x is nobody else's."""
     if exact:
         return exact_sums.second_moment(x, bound)
     x, w = _clipped(x, bound)
-    x = x * w
+    x = np.multiply(x, w, out=x if own else None)
     return BoundedSum(x @ x.T, bound**2)
 
 
