@@ -56,15 +56,46 @@ def test_the_design_s_own_numbers():
     assert chosen.floor == pytest.approx(sigma**2 * 650 / 9, rel=1e-5)
 
 
-def test_no_record_moves_its_own_logit_by_more_than_an_eighth_of_log_k():
+@pytest.mark.parametrize("K", [2, 3, 20])
+def test_no_record_moves_its_own_margin_by_more_than_an_eighth_of_log_k(K):
     """Hardly any noise, few records: what limits the rate is how far one may pull the model."""
-    few = auto.Sizes(records=4708, features=64, classes=2)
+    few = auto.Sizes(records=1500, features=64, classes=K)
     chosen = auto.choose(few, budget(epsilon=1e3), steps=20, momentum=False)
-    # Twenty steps along one record's own clipped gradient, of norm C, at features of norm sqrt(65).
-    own = chosen.lr * 20 * chosen.clip / 4708 * math.sqrt(65)
-    assert own == pytest.approx(math.log(2) / 8)
+    assert not chosen.edge
+    # Twenty steps along the clipped gradient that a record has at first, and its margin then.
+    z, r = np.full(65, 1.0), np.full(K, 1 / K) - np.eye(K)[0]
+    g = np.outer(r, z)
+    g *= chosen.clip / np.linalg.norm(g)
+    logits = -chosen.lr * 20 / 1500 * g @ z
+    assert logits[0] - logits[1] == pytest.approx(math.log(K) / 8)
     many = auto.choose(CIFAR, budget(epsilon=1e3), steps=20, momentum=False)
+    assert many.edge
     assert many.lr == pytest.approx(20)  # Newton's rate, 2K
+
+
+def test_sofims_largest_step_is_bounded_by_few_records_too():
+    """Where M is nearly 0, a step is lr / rho: no more than plain descent may take."""
+    few = auto.Sizes(records=4708, features=64, classes=2)
+    for epsilon in (0.5, 1, 10, 1e3):
+        _, settings = auto.settings_of("sofim", few, budget(epsilon=epsilon), rounds=20)
+        lr, rho = (settings["momentum"][name][0] for name in ("lr", "rho"))
+        own = auto.choose(few, budget(epsilon=epsilon), steps=20, momentum=True).own
+        assert lr / rho <= own * (1 + 1e-12)
+    assert lr / rho == pytest.approx(own)  # without noise nothing else limits it
+
+
+@pytest.mark.parametrize(
+    ("given", "average"),
+    [
+        (["strategy=fedgd", "privacy.epsilon=10"], "tail"),  # Newton's rate
+        (["strategy=fedavg", "privacy.epsilon=10"], "tail"),
+        (["strategy=fedgd", "privacy.epsilon=1"], "none"),  # noise limits the rate
+        (["strategy=sofim", "privacy.epsilon=10"], "none"),  # momentum averages
+        (["strategy=fedgd", "privacy.epsilon=10", "average=ema"], "ema"),  # what is given counts
+    ],
+)
+def test_descent_at_newtons_rate_is_judged_by_its_tail(given, average):
+    assert compose(["settings=auto", *given])["average"] == average
 
 
 def test_without_noise_the_rate_is_bounded_all_the_same():
