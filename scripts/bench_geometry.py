@@ -17,7 +17,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.engines.local import run
 from fedsofim.runs.experiment import Experiment, RunState, begin, prepare
 
-REPEATS, ROUNDS = 15, 8
+REPEATS, ROUNDS = 40, 8
 GIVEN = ["strategy=fedgd", "strategy.lr=1", "privacy.clip=2", "aggregation=size", "average=none"]
 KINDS = {
     "plain": ["transform=none"],

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -109,11 +110,17 @@ def triangle(S: BoundedSum) -> tuple[BoundedSum, BoundedSum]:
     proportion to the bounds, both together cost $D_{ii}^2/s^2 + D_{ij}^2/(s^2/2)$, summed over i
     and i < j, which is $|D|_F^2/s^2$: that of the whole matrix, as if nothing were sent twice.
     """
-    above = S.value[np.triu_indices(len(S.value), 1)]
+    above = S.value[_above(len(S.value))]
     return (
         BoundedSum(np.diagonal(S.value).copy(), S.bound, S.unit),
         BoundedSum(above, S.bound / math.sqrt(2), S.unit),
     )
+
+
+@lru_cache(maxsize=4)
+def _above(width: int) -> tuple[Array, Array]:
+    """Where a matrix is above its diagonal; kept, since every client asks."""
+    return np.triu_indices(width, 1)
 
 
 def symmetric(flat: Array, width: int) -> Array:
@@ -123,5 +130,5 @@ def symmetric(flat: Array, width: int) -> Array:
     [[1.0, 3.0], [3.0, 2.0]]
     """
     S = np.zeros((width, width))
-    S[np.triu_indices(width, 1)] = flat[width:]
+    S[_above(width)] = flat[width:]
     return np.asarray(S + S.T + np.diag(flat[:width].astype(np.float64)))
