@@ -210,7 +210,7 @@ def test_too_few_are_refused_and_what_was_released_stays_charged(
         return [] if masked and values["clients"][0] > 1 and values["round"] == 1 else [reply]
 
     owners = make_owners(tmp_path, 5, honest=4)
-    given = ("strategy=fedgd", "secagg.threshold=3", "engine.max_repeats=1")
+    given = ("settings=published", "strategy=fedgd", "secagg.threshold=3", "engine.max_repeats=1")
     with pytest.raises(ConfigError, match="round 2: MASK: only 2 clients answered, 3 are needed"):
         serve(InProcessGrid(owners, vanish), tmp_path, data_file, 5, *given)
     assert [charges_of(owner) for owner in owners] == [2] * 5
