@@ -1,6 +1,5 @@
 """A server with a colluding client against owners that add to sums: what it gets is charged."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,3 +43,18 @@ def test_a_session_is_of_one_round(tmp_path: Path, values: Values) -> None:
     said = talk.ask(0, round=1, rounds=[1])
     assert Reason.SESSION in refused(said)
     assert not charges_of(talk.owners[0])
+
+
+def test_all_who_add_to_a_tree_are_at_the_same_leaf(tmp_path: Path, values: Values) -> None:
+    """A first session that one client is left out of, and its tree would be a leaf behind."""
+    config = parse(values(*FIVE, "strategy=ftrl"))
+    owners = make_owners(tmp_path, 5, honest=4)
+    first = Talk(owners, config)
+    first.stage()
+    for i in range(1, 5):
+        assert not refused(first.ask(i))
+    for t, right in ((2, []), (0, [0]), (1, range(5))):
+        later = Talk(owners, config, t=t)
+        later.stage()
+        answered = [i for i in range(5) if not refused(later.ask(i))]
+        assert answered == list(right)
