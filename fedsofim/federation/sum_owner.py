@@ -30,8 +30,9 @@ from fedsofim.privacy.ledger import Ledger
 from fedsofim.privacy.refusals import Refusal, RefusedError
 from fedsofim.secagg.client import answer
 from fedsofim.secagg.errors import DistrustError
+from fedsofim.secagg.graph import Neighbours
 from fedsofim.secagg.primitives import load_key
-from fedsofim.secagg.session import Policy, Session
+from fedsofim.secagg.session import Policy, Session, check
 from fedsofim.secagg.state import Member, pinned
 
 # Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
@@ -62,14 +63,19 @@ class SumOwner(Owner):
         """How many clients' noise counts, this one's among them.
 
         If its policy takes more clients for the server's than the run does, those could sign two
-        lists of survivors, or surround it in a ring: then nobody's noise counts but its own. Where
-        nobody may vanish and all are neighbours there is neither list nor ring.
+        lists of survivors: then nobody's noise counts but its own. Where nobody may vanish there is
+        no list, but neighbours must bear so many, too.
         """
         s, others = terms.sharing, len(self.peers.keys) - 1
         assert s is not None
         dishonest = others - min(self.ledger.policy.honest, others)
-        if dishonest > s.colluders and (s.recover or s.window):
+        if s.recover and dishonest > s.colluders:
             return 1
+        if s.window:
+            try:
+                check(s.clients, s.threshold, dishonest, Neighbours(s.window, s.quorum), s.recover)
+            except ConfigError:
+                return 1
         return s.honest(others - dishonest, others + 1)
 
     def answer(

@@ -35,7 +35,7 @@ def test_clients_that_are_a_leaf_ahead_hide_less_than_was_charged(rounds: int) -
 
 @pytest.mark.parametrize("seed", range(5))
 def test_clients_that_vanish_now_and_then_hide_as_much_as_was_charged(seed: int) -> None:
-    """Beside its diagonal C is not positive: nearer to 0 there, its inverse is smaller throughout."""
+    """Beside its diagonal C is not positive: nearer to 0 there, its inverse is smaller."""
     T, h, rng = 16, 3, np.random.default_rng(seed)
     C, charged = changes(T) @ changes(T).T, Tree(rounds=T).disclosure.releases(T)
     assert (C - np.diag(np.diagonal(C)) <= 0).all()
