@@ -21,6 +21,11 @@ HUB_WEIGHTS = {
 }
 
 
+def at_hand(backbone: str) -> bool:
+    """Whether the project's own weights of a backbone are here."""
+    return OWN_WEIGHTS[backbone].is_file()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
     """What is done to pixels: scaled to 0 … 1, resized, normalised by channel.
@@ -62,7 +67,11 @@ class BackboneConfig:
             return None
         if self.weights == "own":
             file = OWN_WEIGHTS[self.name]
-            require(file.is_file(), f"backbone.weights=own: {file} is not there; choose hub")
+            require(
+                at_hand(self.name),
+                f"backbone.weights=own: there are none of {self.name} yet; train them with "
+                "scripts/pretrain_backbone.py and name the file, or choose hub",
+            )
             return file
         if self.weights != "hub":
             file = Path(self.weights)

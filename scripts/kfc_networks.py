@@ -62,7 +62,7 @@ class Size(NamedTuple):
         return min(self.tuned, key=lambda e: abs(np.log(noise * e)))
 
 
-SMALL = Size(16, 3000, 1000, 10, (1, 3), (1.0, 3.0), (0.7, 2.0, 6.0), (0.003, 0.01, 0.03))
+SMALL = Size(16, 3000, 1000, 10, (1, 3), (1.0,), (0.7, 2.0, 6.0), (0.003, 0.01, 0.03))
 FULL = Size(
     32,
     50_000,

@@ -45,6 +45,7 @@ class Words(TypedDict, total=False):
     transform: "str | type | Mapping[str, Any]"
     metric: "str | type | Mapping[str, Any]"
     privacy: "str | Mapping[str, Any]"
+    secagg: Mapping[str, Any]
     engine: "str | Mapping[str, Any]"
     backbone: "str | Mapping[str, Any]"
     settings: str

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsofim.clients.program import Client, transformed
+from fedsofim.clients.program import Client, Program, transformed
 from fedsofim.clients.together import stage_sums
 from fedsofim.core.arrays import Array, flatten
 from fedsofim.core.errors import ConfigError, require
@@ -62,13 +62,16 @@ class SumOwner(Owner):
     def honest(self, terms: Terms) -> int:
         """How many clients' noise counts, this one's among them.
 
-        If its policy takes more clients for the server's than the run does, the protocol must bear
-        so many, too; else nobody's noise counts but its own.
+        If its policy takes more clients for the server's than the run does, those could sign two
+        lists of survivors: then nobody's noise counts but its own. Where nobody may vanish there is
+        no list, but neighbours must bear so many, too.
         """
         s, others = terms.sharing, len(self.peers.keys) - 1
         assert s is not None
         dishonest = others - min(self.ledger.policy.honest, others)
-        if s.recover or s.window:
+        if s.recover and dishonest > s.colluders:
+            return 1
+        if s.window:
             try:
                 check(s.clients, s.threshold, dishonest, Neighbours(s.window, s.quorum), s.recover)
             except ConfigError:
@@ -145,6 +148,7 @@ class SumOwner(Owner):
         file = self._file(request.run)
         with self.ledger.locked():
             known = agreed(self.ledger, program, plan, request.run, stages, terms.sharing)
+            self._check_leaf(program, t, known.made)
             saved = self._saved(file) if known.terms else None
             before = self._memory(program, received["theta"], saved, known.made)
             event = next_event(program, plan, known.made, adjacency, honest)
@@ -157,6 +161,18 @@ class SumOwner(Owner):
         nothing = np.zeros(0, np.int64)  # what was added is not kept: the masked numbers are
         self._save(file, _Saved("", nothing, known.made + 1, flatten(after)))
         return np.ravel(added)
+
+    def _check_leaf(self, program: Program, t: int, made: int) -> None:
+        """Add to a tree at the leaf that all others are at.
+
+        What a leaf costs is counted for noise that cancels for all in the same rounds. Those whose
+        trees are a leaf ahead cancel theirs in others, and hide less. Who vanishes hides no less.
+        """
+        if program.every_round and t != made:
+            raise RefusedError(
+                f"round {t}: this client has made {made} releases, and its noise is for the next",
+                Refusal.LOST,
+            )
 
     def _check_added(self, added: Array, theta: Array, event: GaussianEvent) -> None:
         """Add integers in the shape of one head, which are hidden or paid for; or nothing."""

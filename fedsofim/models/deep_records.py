@@ -86,7 +86,7 @@ class DeepRecords:
         return exact_sums.grid(clip, exact_sums.DEEP_BITS)[1]
 
     def _fast_sum(self, theta: Array, C: float) -> Array:
-        """The sum in floats; an example whose norm is not finite contributes zero."""
+        """The sum in floats; an example whose norm is not finite, or huge, contributes zero."""
         point, factors = self.network.at(theta), self._factors(theta)
         total = torch.zeros(self.network.size, dtype=point.matrices[0].dtype)
         sums = self.network.split(total)
@@ -112,10 +112,11 @@ class DeepRecords:
             square = torch.stack([gradients.squares for gradients, _ in used]).sum(dim=0)
             norm = square.sqrt() * (1 + 8 * limits.eps)
             norm += (limits.tiny * self.network.size) ** 0.5  # squares may have underflowed
-            good = norm.isfinite()
-            if not good.all():  # zero times infinity is not zero
+            w = C / norm.clamp(min=C)
+            good = w >= limits.tiny / limits.eps  # smaller ones, of few digits, may be rounded up
+            if not good.all():  # nor is zero times infinity zero
                 return self.part(good)._add_clipped(point, factors, C, sums) if good.any() else None
-            weight = (C / norm.clamp(min=C)).to(weight)
+            weight = w.to(weight)
         for gradients, out in used:
             gradients.add(weight, out)
 

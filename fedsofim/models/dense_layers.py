@@ -69,9 +69,8 @@ class Dense(Layer[M]):
             square = _ghost(a, delta, self.bias)
         else:
             k = columns - self.bias
-            bent = torch.einsum("ki,nks->nis", U.A[:k], a)
-            bent = bent + U.A[k:].T if self.bias else bent
-            square = _ghost(bent, torch.einsum("oj,njs->nos", U.G, delta), False)
+            bent = _multiplied(a, U.A[:k], U.A[k] if self.bias else None)
+            square = _ghost(bent, _multiplied(delta, U.G.T, None), False)
 
         def add(w: Tensor, out: Tensor) -> None:
             g = out if U is None else torch.zeros_like(out)
@@ -150,6 +149,13 @@ class ConvLayer(Dense[nn.Conv2d]):
         between = [step[k] * layer.stride[k] for k in (0, 1)]
         shape = (N, C, *layer.kernel_size, *across)
         return x.as_strided(shape, (n, c, *within, *between))
+
+
+def _multiplied(v: Tensor, matrix: Tensor, more: Tensor | None) -> Tensor:
+    """`matrix' v_s + more` at every position of `(N, d, S)`, in one product of matrices."""
+    rows = v.transpose(1, 2).reshape(-1, v.shape[1])
+    out = rows @ matrix if more is None else torch.addmm(more, rows, matrix)
+    return out.view(len(v), v.shape[2], -1).transpose(1, 2)
 
 
 def _by_position(x: Tensor) -> Tensor:

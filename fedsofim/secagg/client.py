@@ -68,6 +68,7 @@ def answer(
         new, body = _advert(request[1:], member)
     else:
         session, fields = read_session(known.session), wire.split(request[1:])
+        trust(session == member.session, Reason.SESSION)  # or it is charged by other terms
         order = stages.ALL if session.recover else stages.WITHOUT_RECOVERY
         due = order[len(answers) // 2 : len(answers) // 2 + 1]
         trust((stage,) == due, Reason.STAGE, stage.name)

@@ -16,6 +16,7 @@ from fedsofim.studies.reproduce import (
     ablations,
     accuracies,
     accuracy_table,
+    dirichlet_tables,
     published,
     published_ablations,
     rho_table,
@@ -92,7 +93,7 @@ def _bars(figure: int, table: str) -> Maker:
 
 def _frontier(study: Study, directory: Path) -> Iterable[Table]:
     directory.mkdir(parents=True, exist_ok=True)
-    for table in ("3", "4", "5", "6"):
+    for table in dirichlet_tables():
         curves = accuracies(study, table)
         figures.frontier(curves, TITLES[table], directory / f"frontier-table{table}")
     return ()

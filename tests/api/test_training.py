@@ -16,7 +16,7 @@ from fedsofim.core.errors import ConfigError, Stopped
 from fedsofim.runs import session
 from fedsofim.runs.observer import Observer
 
-FEW = {"clients": 4, "rounds": 6}
+FEW = {"clients": 4, "rounds": 6, "settings": "published"}
 
 
 @pytest.fixture

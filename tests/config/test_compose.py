@@ -34,6 +34,7 @@ def overrides(group, option):
         "folder": ["dataset.root=some"],
         "owners": ["dataset.classes=3"],
         "oracle": ["privacy=none"],
+        "text": ["model.vocabulary=100"],
         "module": ["model.factory=some.module:make"],
         "table5": ["dataset.path=some.npz"],
         "table6": ["dataset.path=some.npz"],

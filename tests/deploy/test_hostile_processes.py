@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = Path(__file__).resolve().parent / "hostile"
-OWNERS = ["strategy=fedgd", "dataset=owners", f"dataset.classes={CLASSES}"]
+OWNERS = ["settings=published", "strategy=fedgd", "dataset=owners", f"dataset.classes={CLASSES}"]
 
 
 @pytest.fixture

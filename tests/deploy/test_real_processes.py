@@ -158,7 +158,13 @@ def test_a_deployment_survives_what_happens(
 
     place = tmp_path / "run"
     overrides = [
-        *("dataset=npz", f"dataset.path={data_file}", "partition.clients=3", f"rounds={ROUNDS}"),
+        *(
+            "settings=published",
+            "dataset=npz",
+            f"dataset.path={data_file}",
+            "partition.clients=3",
+            f"rounds={ROUNDS}",
+        ),
         *("engine.min_clients=2", "engine.timeout=60", f"output.dir={place}"),
     ]
     run = start_run(federation, overrides)
@@ -213,7 +219,13 @@ def test_faults_of_nodes_are_told_in_the_stream(
     for i, name in enumerate(["good", "narrow", "absent"]):
         federation.add_client(i, tmp_path / f"{name}.npz", CLASSES)
     overrides = [
-        *("dataset=npz", f"dataset.path={data_file}", "partition.clients=3", "rounds=2"),
+        *(
+            "settings=published",
+            "dataset=npz",
+            f"dataset.path={data_file}",
+            "partition.clients=3",
+            "rounds=2",
+        ),
         *("engine.wait=150", f"output.dir={tmp_path / 'run'}"),
     ]
     start_run(federation, overrides).wait(400)

@@ -47,7 +47,8 @@ def run_with_a_loss(federation: Federation, stage: Stage, *overrides: str) -> st
     federation.environment = clean
     (folder / "pid").write_text(str(federation.nodes[LAST].pid))
     settings = [
-        *("strategy=fedgd", "dataset=owners", f"dataset.classes={CLASSES}", "rounds=2"),
+        *("settings=published", "strategy=fedgd", "rounds=2"),
+        *("dataset=owners", f"dataset.classes={CLASSES}"),
         *("privacy.trust=aggregate", "aggregation=size", f"partition.clients={CLIENTS}"),
         *("engine.timeout=40", "engine.max_repeats=0", f"output.dir={folder / 'run'}", *overrides),
     ]

@@ -241,6 +241,16 @@ def test_a_record_that_is_not_finite_contributes_nothing():
     )
 
 
+def test_a_record_that_is_huge_does_not_exceed_its_clip():
+    """The weight that would clip it has few digits left, and was rounded up by a third."""
+    network = deep.DeepNetwork(nn.Linear(1, 2, bias=False), 2)
+    theta = np.array([[0.5, -0.5]], np.float32)
+    for size in np.geomspace(1e30, 3.3e38, 100):
+        record = network.records(np.array([[size]], np.float32), np.array([1]))
+        S = record.gradient_sum(theta, 1e-6).value.astype(float)
+        assert np.linalg.norm(S) <= 1e-6
+
+
 def test_microbatches_change_memory_and_not_results():
     network, records, theta = make("cnn", n=11)
     large = deep.DeepNetwork(network.module, CLASSES, microbatch=100)

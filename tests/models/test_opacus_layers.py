@@ -167,3 +167,39 @@ def test_a_weight_that_is_used_without_its_layer_is_found(opacus):
 def test_exact_noise_is_refused():
     with pytest.raises(ConfigError, match=r"privacy\.noise=exact: how Opacus rounds"):
         parse(compose(["model=mlp", "model.grads=opacus", "privacy.noise=exact"]))
+
+
+class Rarely(nn.Module):
+    """What it makes of a record depends on the others where one of them is large."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.out = how, nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.out(x + self.how(x))
+
+
+@pytest.mark.parametrize(
+    "how", [lambda x: torch.relu(x.abs().max() - 1000), lambda x: 1e-5 * x.mean(dim=0)]
+)
+def test_a_large_record_that_moves_the_others_is_found(how):
+    with pytest.raises(ConfigError, match="depends on the others"):
+        require_separate(DeepNetwork(Rarely(how), CLASSES), (4,))
+
+
+class Late(nn.Module):
+    """Changes what went into a layer after the layer has seen it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        h = self.layer(x)
+        return self.out(h) + h.clamp_(max=5).sum(dim=1, keepdim=True)
+
+
+def test_a_network_that_changes_a_layers_input_afterwards_is_refused_in_a_line():
+    with pytest.raises(ConfigError, match="gradients of its layers cannot be had"):
+        require_separate(DeepNetwork(Late(), CLASSES), (4,))

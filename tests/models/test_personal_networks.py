@@ -259,13 +259,11 @@ def test_clients_one_by_one_are_clients_all_at_once(stripes, strategy):
     first = begin(e)
     last = run(e, first, lambda *_: False)
     present = e.config.schedule.present(0)
-    _, together = e.config.client.release(
-        e.config.strategy.broadcast(first.server),
-        [e.clients[i] for i in present],
-        type(first.clients)(*(rows[present] for rows in first.clients)),
-        e.plan,
-        seeded(0, 0),
-    )
+    client, received = e.config.client, e.config.strategy.broadcast(first.server)
+    group = [e.clients[i] for i in present]
+    before = type(first.clients)(*(rows[present] for rows in first.clients))
+    _, together = client.release(received, group, before, e.plan, seeded(0, 0))
+    together = client.train_own(received, group, together)
     for rows, all_rows in zip(together, last.clients, strict=True):
         np.testing.assert_array_equal(all_rows[present], rows)
 

@@ -8,8 +8,9 @@ from party import ME, Party, at, made, refuses, session
 from fedsofim.secagg import wire
 from fedsofim.secagg.errors import LostError, Reason
 from fedsofim.secagg.graph import Neighbours
-from fedsofim.secagg.primitives import SEED
-from fedsofim.secagg.stages import Stage
+from fedsofim.secagg.primitives import SEED, agree, combine_seed, private_key, sign, stream
+from fedsofim.secagg.stages import Stage, mask_key, read_advert, self_key, survivors_message
+from fedsofim.secagg.state import State
 
 
 def test_too_few_who_have_shared_are_refused_before_anything_is_drawn():
@@ -136,3 +137,35 @@ def test_lists_that_nobody_signs_would_unmask_few():
     assert words == [0] * few + [t - c] * others
     assert all(90 - said + c < t for said in words[few:])
     assert (90 * (2 * t - 100 - c)) / (t - c) == few
+
+
+def test_one_colluder_more_than_agreed_can_have_two_lists_and_one_client_bare():
+    """Why an owner that expects more colluders than the run counts on nobody's noise but its own.
+
+    Client 4 signs both lists. By one of them client 0 gives its seed, by the other its neighbours
+    give its key.
+    """
+    party, _ = at(Stage.SIGN, 5, 4)
+    lists = {0: [0, 1, 2, 4], 1: [0, 1, 2, 4], 2: [1, 2, 3, 4], 3: [1, 2, 3, 4]}
+    roster, everybody = range(5), wire.bitmap(range(5), range(5))
+    root = State(*wire.split(party.states[ME])).root
+    signed, shares = {}, {}
+    for i, left in lists.items():
+        shown = wire.bitmap(roster, left)
+        signed[i] = party.ask(i, made(Stage.SIGN, party, shown))[1:]
+        message = survivors_message(root, everybody, shown)
+        signed[4, i] = sign(party.private[4], message)
+    told = {i: wire.split(party.replies[Stage.MASK, i][1:])[1] for i in roster}
+    for i, signers in {0: [0, 1, 4], 2: [2, 3, 4], 3: [2, 3, 4]}.items():
+        signatures = wire.join(signed[4, i] if j == 4 else signed[j] for j in signers)
+        words = b"".join(wire.pieces(told[j], 16, 4)[i - (i > j)] for j in roster if j != i)
+        reply = party.ask(i, made(Stage.UNMASK, party, wire.integers(signers), signatures, words))
+        shares[i] = wire.split(reply[1:])
+    seed = shares[0][0]
+    key = combine_seed({i - 1: wire.pieces(shares[i][1], 17, 4)[0][1:] for i in (2, 3)}, 2)
+    masking, y = private_key(key, party.session.name), wire.split(party.replies[Stage.MASK, ME][1:])
+    x = wire.read_vector(y[0], 5) - stream(self_key(seed, root), 5)
+    for i in range(1, 5):
+        theirs = read_advert(party.replies[Stage.ADVERT, i][1:])[1]
+        x += stream(mask_key(agree(masking, theirs), root, ME, i), 5)
+    assert x.astype("i8").tolist() == party.values[ME].tolist()

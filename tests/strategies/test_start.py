@@ -13,7 +13,7 @@ from fedsofim.strategies import STRATEGIES
 
 MAPPED = ("transform=private", "transform.radius=4", "aggregation=size")
 START = (*MAPPED, "start=ridge", "start_share=0.2")
-OWN_OR_SILENT = {"alone", "ridge", "pfedsop", "fedavg_finetune"}
+OWN_OR_SILENT = {"alone", "ridge", "pfedsop", "fedavg_finetune", "ditto"}
 
 
 def ready(*overrides):

@@ -1,0 +1,60 @@
+"""A server with a colluding client against owners that add to sums: what it gets is charged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sumowners import Talk, charges_of, make_owners, refused
+
+from fedsofim.config.schema import parse
+from fedsofim.secagg.errors import Reason
+
+FIVE = ("partition.clients=5", "strategy=fedgd", "privacy.trust=aggregate", "aggregation=size")
+Values = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize("when", [2, 3, 4])
+def test_a_session_is_charged_on_the_terms_it_began_with(
+    when: int, tmp_path: Path, values: Values
+) -> None:
+    """Keys and shares of a sum of two clients, one the server's; then noise as if there were five.
+
+    Before its first charge a run has no terms in the ledger, so the session must keep its own.
+    """
+    owners = make_owners(tmp_path, 5, honest=3)
+    few = ("participation=0.6", "secagg.threshold=2")
+    talk = Talk(owners, parse(values(*FIVE, *few)))
+    many = parse(values(*FIVE, "secagg.threshold=4", "secagg.colluders=1"))
+    talk.requests = talk.server.open([0, 1])
+    for _ in range(when):
+        talk.stage()
+    charged = charges_of(owners[0])
+    said = talk.ask(0, job=many.text)
+    assert "answers" not in said
+    assert refused(said)
+    assert charges_of(owners[0]) == charged
+
+
+def test_a_session_is_of_one_round(tmp_path: Path, values: Values) -> None:
+    """Noise of a stage and of a round is of different size: no sum may mix them."""
+    talk = Talk(make_owners(tmp_path, 5, honest=4), parse(values(*FIVE, "rounds=3")))
+    talk.stage()
+    said = talk.ask(0, round=1, rounds=[1])
+    assert Reason.SESSION in refused(said)
+    assert not charges_of(talk.owners[0])
+
+
+def test_all_who_add_to_a_tree_are_at_the_same_leaf(tmp_path: Path, values: Values) -> None:
+    """A first session that one client is left out of, and its tree would be a leaf behind."""
+    config = parse(values(*FIVE, "strategy=ftrl"))
+    owners = make_owners(tmp_path, 5, honest=4)
+    first = Talk(owners, config)
+    first.stage()
+    for i in range(1, 5):
+        assert not refused(first.ask(i))
+    for t, right in ((2, []), (0, [0]), (1, range(5))):
+        later = Talk(owners, config, t=t)
+        later.stage()
+        answered = [i for i in range(5) if not refused(later.ask(i))]
+        assert answered == list(right)
