@@ -110,15 +110,17 @@ def _admit(
     graph = draw(root, roster, session.window)
     neighbours, adverts = graph.neighbours(me), wire.split(fields[2])
     trust(len(adverts) == len(neighbours), Reason.MALFORMED, "not the neighbours' keys")
+    seals, masks = [], []
     for other, advert in zip(neighbours, adverts, strict=True):
-        signature = stages.read_advert(advert)[3]
-        message = stages.advert_message(session.name, other, wire.split(advert)[0])
+        seal_key, mask_key, commitment, signature = stages.read_advert(advert)
+        public = seal_key + mask_key + commitment
+        message = stages.advert_message(session.name, other, public)
         right = names[other] == stages.advert_digest(advert)
         signed = right and crypto.signed(member.peers[other], signature, message)
         trust(signed, Reason.KEYS, f"client {other}")
-    keys = [stages.read_advert(advert)[:2] for advert in adverts]
-    state = state._replace(root=root, roster=fields[0], masks=b"".join(key[1] for key in keys))
-    return state, graph, [key[0] for key in keys]
+        seals.append(seal_key)
+        masks.append(mask_key)
+    return state._replace(root=root, roster=fields[0], masks=b"".join(masks)), graph, seals
 
 
 def _share(

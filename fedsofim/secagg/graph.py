@@ -85,6 +85,12 @@ class Graph(NamedTuple):
 
 def draw(root: bytes, roster: Sequence[int], window: int) -> Graph:
     """The graph that follows from the digest of all keys."""
+    return _draw(root, tuple(roster), window)
+
+
+# Simulated clients share a process, and those of a session have the same graph.
+@lru_cache(maxsize=16)
+def _draw(root: bytes, roster: tuple[int, ...], window: int) -> Graph:
     if not window:
         return Graph(tuple(sorted(roster)), 0)
 

@@ -9,6 +9,7 @@ of $h = t - c$ honest clients or more.
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from fedsofim.core.errors import ConfigError, require
@@ -63,7 +64,13 @@ class Session(NamedTuple):
     @property
     def name(self) -> bytes:
         """A digest of all of it, which enters every key and every signature."""
-        return digest("session", self.encode())
+        return _name(self)
+
+
+# Simulated clients share a process, and ask for it with every message.
+@lru_cache(maxsize=64)
+def _name(session: Session) -> bytes:
+    return digest("session", session.encode())
 
 
 def read_session(blob: bytes) -> Session:
