@@ -11,19 +11,19 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def editable_root() -> Path | None:
-    """The project's own directory, if the package is installed from there in place."""
+    """The project's own directory, if the package is installed from there in place.
+
+    What setuptools leaves in a checkout tells nothing, and may be found before what pip wrote.
+    """
     import importlib.metadata
     import json
     import urllib.parse
 
-    try:
-        told = importlib.metadata.distribution("fedsofim").read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    origin = json.loads(told or "{}")
-    if not origin.get("dir_info", {}).get("editable"):
-        return None
-    return Path(urllib.parse.unquote(urllib.parse.urlparse(origin["url"]).path))
+    for found in importlib.metadata.distributions(name="fedsofim"):
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            return Path(urllib.parse.unquote(urllib.parse.urlparse(origin["url"]).path))
+    return None
 
 
 def shipped(name: str) -> Path:
