@@ -13,17 +13,19 @@ PACKAGE = Path(__file__).resolve().parent.parent
 def editable_root() -> Path | None:
     """The project's own directory, if the package is installed from there in place.
 
-    What setuptools leaves in a checkout tells nothing, and may be found before what pip wrote.
+    What setuptools leaves in a checkout tells nothing, and may be found before what pip wrote,
+    which has a record of its files.
     """
     import importlib.metadata
     import json
     import urllib.parse
 
-    for found in importlib.metadata.distributions(name="fedsofim"):
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
-        if origin.get("dir_info", {}).get("editable"):
-            return Path(urllib.parse.unquote(urllib.parse.urlparse(origin["url"]).path))
-    return None
+    known = importlib.metadata.distributions(name="fedsofim")
+    installed = next((one for one in known if one.read_text("RECORD") is not None), None)
+    origin = json.loads((installed and installed.read_text("direct_url.json")) or "{}")
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    return Path(urllib.parse.unquote(urllib.parse.urlparse(origin["url"]).path))
 
 
 def shipped(name: str) -> Path:
