@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ def parser() -> Parser:
     made.add_argument("--device", action="store_true", help="what a deployed client sends")
     made.add_argument("--quick", action="store_true", help="a tenth of the work, weaker bounds")
     made.add_argument("--json", action="store_true", help="print JSON")
+    made.add_argument("--out", type=Path, metavar="PAGE", help="a page of it, as audit.html")
     return made
 
 
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str]) -> None:
     row = _audited(config, chosen)
     if place:
         _keep(place, row)
+    if chosen.out:
+        _page(chosen.out, config, row, arguments)
     if chosen.json:
         print(json.dumps(row))
     else:
@@ -86,6 +90,14 @@ def _keep(place: Path, row: dict[str, Any]) -> None:
     directory.write_json("audit.json", row)
     if (place / "summary.json").is_file():  # else the run is not finished, and has no report
         directory.write("report.html", page_of(directory).encode())
+
+
+def _page(out: Path, config: "Config", row: dict[str, Any], arguments: Sequence[str]) -> None:
+    from fedsofim.reports.audit import page_of
+    from fedsofim.reports.names import data, method
+
+    title = f"{method(config.strategy_name)} on {data(config.dataset.name)}"
+    out.write_text(page_of(row, title, shlex.join(["fedsofim", "audit", *arguments])))
 
 
 def _show(config: "Config", row: dict[str, Any]) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 from fedsofim.core.arguments import Parser
 
 ABOUT = """Compare runs and sweeps on one self-contained HTML page: accuracy by round with bands
-over seeds, accuracy by epsilon, rounds to a target, what was released and what it cost."""
+over seeds, accuracy by epsilon, rounds to a target, what was released and what it cost. A folder is
+searched for runs, as outputs with its dates; of a folder that 'fedsofim reproduce' wrote, the page
+shows the paper's tables beside ours."""
 
 
 def parser() -> Parser:
@@ -31,7 +33,10 @@ def main(arguments: Sequence[str]) -> None:
     if not arguments:
         return parser().print_help()
     chosen = parser().read(arguments)
-    from fedsofim.reports.compare import write
+    from fedsofim.reports import compare, study
 
-    write(chosen.dirs, chosen.out, counts=chosen.counts)
+    if len(chosen.dirs) == 1 and study.is_study(chosen.dirs[0]):
+        study.write(chosen.dirs[0], chosen.out)
+    else:
+        compare.write(chosen.dirs, chosen.out, counts=chosen.counts)
     print(f"Written to {chosen.out}")

@@ -26,7 +26,7 @@ ABOUT = """WHAT is one of the paper's tables or figures, by its number, or all o
   frontier                            accuracy against epsilon
   choices                             what text and code disagree about, and its worth
 Each is shown beside the paper's figures and written as CSV, LaTeX and Markdown, figures as PNG and
-SVG. The same command continues what was interrupted."""
+SVG, all of it with a page, report.html. The same command continues what was interrupted."""
 
 
 def parser() -> Parser:
@@ -71,6 +71,10 @@ def main(arguments: Sequence[str]) -> None:
         again = shlex.join(["fedsofim", "reproduce", *arguments])
         raise Stopped(f"Stopped. Go on with: {again}") from None
     results.forget()
+    from fedsofim.reports import study as pages
+
+    if pages.is_study(out):
+        pages.write(out, out / "report.html", shlex.join(["fedsofim", "reproduce", *arguments]))
     console().print(f"Written to {out}", soft_wrap=True)
 
 

@@ -95,6 +95,16 @@ def calibrate(confidence: Array, right: Array) -> Calibration:
     )
 
 
+def confusion(z: Array, labels: Array) -> Array:
+    """Records by their true class and by the one that was predicted, `(K, K)`.
+
+    >>> confusion(np.array([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1])).tolist()
+    [[1, 0], [1, 1]]
+    """
+    K = z.shape[1]
+    return np.bincount(K * labels + z.argmax(axis=1), minlength=K * K).reshape(K, K)
+
+
 def probabilities(z: Array) -> Array:
     """The softmax of logits `(N, K)`."""
     p = np.exp(z - z.max(axis=1, keepdims=True))

@@ -13,6 +13,7 @@ import yaml
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.shipped import described
 from fedsofim.data.datasets import CIFAR, MEDMNIST
+from fedsofim.reports.names import method
 from fedsofim.runs.directory import Row, RunDir
 
 NAME = "card.md"
@@ -110,9 +111,7 @@ def _scores(config: Config, summary: Row) -> dict[str, float]:
 
 
 def _title(config: Config, summary: Row) -> str:
-    method, colon, _ = described("strategy", config.strategy_name).partition(":")
-    name = method if colon else config.strategy_name
-    return f"{name if _private(summary) else name.removeprefix('DP-')} on {config.dataset.name}"
+    return f"{method(config.strategy_name, _private(summary))} on {config.dataset.name}"
 
 
 def _lead(config: Config, summary: Row, scores: Mapping[str, float]) -> str:

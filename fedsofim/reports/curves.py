@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.reports.names import method
+from fedsofim.reports.svg import Point
 from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.studies.sweep import Sweep, data_and_partition
 
@@ -66,19 +69,51 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     ]
 
 
+DEPTH = 4  # folders that are searched for runs, as outputs/<date>/<run>
+
+
 def places(paths: Sequence[Path]) -> list[Path]:
     """The runs and sweeps among these folders, each once; of any other folder, those inside it."""
     found: dict[Path, None] = {}
     for path in paths:
         require(path.is_dir(), f"{path}: there is no such directory")
-        inside = [path] if _is_place(path) else sorted(filter(_is_place, path.iterdir()))
+        inside = list(search(path))
         require(bool(inside), f"{path}: neither a run nor a sweep, and holds none")
         found |= dict.fromkeys(place.resolve() for place in inside)
     return list(found)
 
 
-def _is_place(path: Path) -> bool:
-    return is_sweep(path) or (path / "config.yaml").is_file()
+def search(path: Path, depth: int = DEPTH) -> Iterable[Path]:
+    """The runs and sweeps in a folder, however deep; not inside each other."""
+    if is_place(path):
+        yield path
+    elif depth:
+        for inner in sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] != "."):
+            yield from search(inner, depth - 1)
+
+
+def is_place(path: Path) -> bool:
+    """Whether a directory is a run's or a sweep's."""
+    return is_sweep(path) or all((path / name).is_file() for name in ("config.yaml", "metrics.jsonl"))
+
+
+def grouped(
+    curves: Sequence[Curve], budget: float | None, labels: Sequence[str]
+) -> dict[str, list[Curve]]:
+    """The runs of one budget by label; a label without runs stays, so that colours agree."""
+    return {
+        label: [c for c in curves if c.label == label and c.budget == budget] for label in labels
+    }
+
+
+def curve_points(curves: Sequence[Curve]) -> list[Point]:
+    """Mean accuracy in percent and its spread over seeds, by round."""
+    rounds = sorted({row["round"] for curve in curves for row in curve.rows})
+    points = []
+    for t in rounds:
+        values = [100 * r["accuracy"] for c in curves for r in c.rows if r["round"] == t]
+        points.append(Point(t, mean(values), stdev(values) if len(values) > 1 else 0.0))
+    return points
 
 
 def unscored(paths: Sequence[Path]) -> list[Path]:
@@ -99,6 +134,8 @@ def _runs(path: Path) -> Iterable[_Run]:
         return
     place = RunDir.open(path)
     config = place.config()
+    if "counts" not in place.read_json("partition.json"):  # a deployment, which nobody dealt out
+        config["partition"] = {**config["partition"], "kind": "each with its owner"}
     done = (path / "summary.json").is_file()
     rows = [row for row in place.metrics() if row["accuracy"] is not None]
     yield _Run(config, rows, place.read_json("summary.json") if done else _charge(config))
@@ -147,7 +184,9 @@ def _labels(flat: Sequence[Row], headings: Sequence[tuple[str, float | None]]) -
         ]
         here = ("output.", "dataset.", "partition.")
         keys = [k for k in one if k not in ELSEWHERE and not k.startswith(here)]
-        out.append(", ".join([str(one["strategy.name"]), *_words(one, keys, rivals)]))
+        private = any(budget is not None for _, budget in headings)
+        name = method(str(one["strategy.name"]), private)
+        out.append(", ".join([name, *_words(one, keys, rivals)]))
     return out
 
 

@@ -1,4 +1,4 @@
-"""Small charts as SVG text: no dependency, sharp at any size, readable by a screen reader."""
+"""Small charts as SVG files: no dependency, sharp at any size, readable by a screen reader."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,13 @@
 """Bound and run together: what a simulation measured beside what the paper proves."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsofim.core.errors import require
-from fedsofim.reports.html import table
+from fedsofim.reports.charts import grid
+from fedsofim.reports.lines import lines as chart
+from fedsofim.reports.page import paragraph, table, warning
 from fedsofim.reports.svg import Point, label, line_chart, opening, swatch
 from fedsofim.runs.directory import THEORY, Row, RunDir
 
@@ -49,15 +50,20 @@ def _line(values: Sequence[float], first: int = 0) -> list[Point]:
     return [Point(first + i, value) for i, value in enumerate(values)]
 
 
-def gap_chart(run: Measured, title: str = "") -> str:
+def _gap(theorem: Row) -> dict[str, list[Point]]:
+    """F - F* by round, below what bounds it."""
+    level = [theorem["floor"]] * len(theorem["run"])
+    series = {RUN: theorem["run"], PATH: theorem["path"], BOUND: theorem["bound"], FLOOR: level}
+    return {k: _line(v) for k, v in series.items()}
+
+
+def gap_chart(run: Measured) -> str:
     """F - F* by round, below what bounds it; logarithmic."""
     theorem = run.theorem()
     if theorem is None:
         return ""
-    level = [theorem["floor"]] * len(theorem["run"])
-    series = {RUN: theorem["run"], PATH: theorem["path"], BOUND: theorem["bound"], FLOOR: level}
-    told = title or f"F - F*, and Theorem {theorem['theorem']}"
-    return line_chart({k: _line(v) for k, v in series.items()}, title=told, x="rounds", log_y=True)
+    title = f"F - F*, and Theorem {theorem['theorem']}"
+    return chart(title, _gap(theorem), x="rounds", y="F - F*", log_y=True, digits=5)
 
 
 def stationarity_chart(run: Measured) -> str:
@@ -65,9 +71,9 @@ def stationarity_chart(run: Measured) -> str:
     found = [t for t in run.told["theorems"] if t["theorem"].startswith("4.31")]
     if not found:
         return ""
-    series = {RUN: _line(found[0]["run"], 1), "": [], BOUND: _line(found[0]["bound"], 1)}
+    series = {RUN: _line(found[0]["run"], 1), BOUND: _line(found[0]["bound"], 1)}
     title = "Mean squared gradient norm, and Theorem 4.31"
-    return line_chart(series, title=title, x="rounds", log_y=True)
+    return chart(title, series, x="rounds", y="squared norm", log_y=True, digits=5)
 
 
 NORMS = {
@@ -78,23 +84,18 @@ NORMS = {
 }
 
 
-def norm_chart(run: Measured) -> str:
-    """The paper's quantities by round; logarithmic."""
-    series = {name: _column(run, key) for key, name in NORMS.items()}
-    return line_chart(series, title="Norms by round", x="round", log_y=True)
-
-
-def cosine_chart(run: Measured) -> str:
-    """How the step and the aggregate lie to the true gradient."""
+def _others(run: Measured) -> list[str]:
+    """The paper's quantities by round."""
+    norms = {name: _column(run, key) for key, name in NORMS.items()}
     names = {"cosine_step": "step", "cosine_aggregate": "aggregate"}
-    series = {name: _column(run, key) for key, name in names.items()}
-    return line_chart(series, title="Cosine with the true gradient", x="round")
-
-
-def condition_chart(run: Measured) -> str:
-    """The preconditioner's condition number by round."""
-    points = _column(run, "condition")
-    return line_chart({"H": points}, title="Condition number of the preconditioner", x="round")
+    cosines = {name: _column(run, key) for key, name in names.items()}
+    condition = {"H": _column(run, "condition")}
+    about = "Condition number of the preconditioner"
+    return [
+        chart("Norms by round", norms, x="round", y="norm", log_y=True, digits=5),
+        chart("Cosine with the true gradient", cosines, x="round", y="cosine", digits=3),
+        chart(about, condition, x="round", y="condition number", digits=3),
+    ]
 
 
 def _column(run: Measured, key: str) -> list[Point]:
@@ -105,13 +106,9 @@ def section(run: Measured | None) -> str:
     """A section of a run's page."""
     if run is None:
         return ""
-    bounds = [gap_chart(run), stationarity_chart(run)]
     return (
-        f"<h2>Theory, measured</h2><p class=warn>{NOT_PRIVATE}</p>{_departures(run)}"
-        f"{_legend([RUN, PATH, BOUND, FLOOR])}"
-        f'<div class="charts">{"".join(bounds)}</div>{_legend(list(NORMS.values()))}'
-        f'<div class="charts">{norm_chart(run)}{cosine_chart(run)}{condition_chart(run)}</div>'
-        f"<p>In the second of these, blue is the step and orange the aggregate.</p>"
+        f"{warning(NOT_PRIVATE)}{_departures(run)}"
+        f"{grid(gap_chart(run), stationarity_chart(run))}{grid(*_others(run))}"
         f"{_theorems(run.told)}{_constants(run.told)}"
     )
 
@@ -119,14 +116,9 @@ def section(run: Measured | None) -> str:
 def _departures(run: Measured) -> str:
     away = "; ".join(run.told["departures"])
     if not away:
-        return "<p>The steps are those that the theorems are about.</p>"
+        return paragraph("The steps are those that the theorems are about.")
     told = "The theorems are about other steps than this run's, and only a guide:"
-    return f"<p>{told} {escape(away)}.</p>"
-
-
-def _legend(names: Sequence[str]) -> str:
-    items = "".join(f"<li>{swatch(i)} {escape(name)}</li>" for i, name in enumerate(names))
-    return f'<ul class="legend" aria-label="Legend">{items}</ul>'
+    return paragraph(f"{told} {away}.")
 
 
 def _theorems(told: Mapping[str, Any]) -> str:
@@ -185,7 +177,8 @@ def figure(runs: Sequence[Measured]) -> str:
         theorem = run.theorem()
         require(theorem is not None, f"{run.name}: none of the theorems about the gap holds for it")
         assert theorem is not None
-        panels.append(gap_chart(run, f"{run.name}: F - F*, and Theorem {theorem['theorem']}"))
+        title = f"{run.name}: F - F*, and Theorem {theorem['theorem']}"
+        panels.append(line_chart(_gap(theorem), title=title, x="rounds", log_y=True))
     columns, width, height, top = min(2, len(panels)), 560, 320, 54
     rows = -(-len(panels) // columns)
     out = [opening(columns * width, top + rows * height, "Bound and run, by round")]

@@ -1,5 +1,8 @@
 """What a finished run leaves: its summary, its model, and its page."""
 
+from datetime import UTC, datetime
+
+from fedsofim import __version__
 from fedsofim.config.schema import Config
 from fedsofim.reports import card, run_page
 from fedsofim.runs import personal_tests as personal
@@ -90,5 +93,9 @@ def write_results(
         place.write_json("personal.json", own)
         place.write_arrays("personal.npz", theta=personal_models(experiment, state))
     place.write_json("summary.json", summary)
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    engine = experiment.config.engine.name
+    about = {"finished": finished, "version": __version__, "engine": engine}
+    place.write_json("about.json", about)
     place.write("report.html", run_page.page_of(place).encode())
     card.write(place)

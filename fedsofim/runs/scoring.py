@@ -12,7 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsofim.core.arrays import Array
-from fedsofim.models.scores import BINS, Calibration, Judged, auc, judge, probabilities
+from fedsofim.models.scores import (
+    BINS,
+    Calibration,
+    Judged,
+    auc,
+    confusion,
+    judge,
+    probabilities,
+)
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, finite
 from fedsofim.runs.experiment import Experiment
@@ -27,12 +35,14 @@ class Final(NamedTuple):
         seen: accuracies, loss and calibration on the test set; where clients have models of their
             own, on all of their test sets together.
         auc: of each class against all others, `(K,)`.
+        confusion: test records by true class and by what was predicted, `(K, K)`.
         clients: one row a client of a simulation, scored with the server's model on test records in
             the client's own class proportions; empty where clients have models of their own.
     """
 
     seen: Judged
     auc: Array
+    confusion: Array
     clients: list[Row]
 
     def summary(self) -> Row:
@@ -66,7 +76,8 @@ class Final(NamedTuple):
         ]
         bins = list(_bins(self.seen.calibration))
         few = {"accuracy": self.seen.accuracy, **self.public()}
-        return few | {"classes": classes, "calibration": bins}
+        told = {"classes": classes, "calibration": bins, "confusion": self.confusion.tolist()}
+        return few | told
 
 
 def score(experiment: Experiment, models: Array, own: Own | None = None) -> Final | None:
@@ -94,7 +105,8 @@ def score(experiment: Experiment, models: Array, own: Own | None = None) -> Fina
         if not tests:
             drawn = own_tests(experiment) if own is None else own
             clients = _clients(experiment, drawn, z.argmax(axis=1) == labels)
-        return Final(judge(z, labels), auc(probabilities(z), labels), clients)
+        areas = auc(probabilities(z), labels)
+        return Final(judge(z, labels), areas, confusion(z, labels), clients)
 
 
 def own_tests(experiment: Experiment) -> Own:
