@@ -10,7 +10,7 @@ demo: setup
 # Warnings of setuptools, about things that are as they should be, would fill the screen.
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml setup.py constraints.txt fedsofim/models/kernel.c
+.venv/.ready: pyproject.toml setup.py constraints.txt $(wildcard fedsofim/models/*.[ch])
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,export,test,tables,figures,lint]'

@@ -6,9 +6,10 @@ setup(
     ext_modules=[
         Extension(
             "fedsofim_kernel",
-            ["fedsofim/models/kernel.c"],
+            [f"fedsofim/models/{name}.c" for name in ("kernel", "crowd", "streams")],
+            depends=["fedsofim/models/kernel.h"],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
-            optional=True,  # without a compiler, fedsofim/models/head.py does with NumPy
+            optional=True,  # without a compiler, NumPy does the same
         )
     ]
 )

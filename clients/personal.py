@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, noisy_gradients
+from fedsofim.clients.program import Client, Noise, heads_data, noisy_gradients, sizes_like
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Records
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection
@@ -22,6 +23,11 @@ Gradients = Callable[[Array, Sequence[Client], int], Array]
 
 def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     """Mean gradients without clip or noise, for steps whose result stays on the client."""
+    data = heads_data(clients)
+    if data is not None:
+        S = gradient_sums(theta, data, math.inf)
+        S /= sizes_like(S, data)
+        return S
     pairs = zip(theta, clients, strict=True)
     return np.stack([D.gradient_sum(y, math.inf).value / D.size for y, (_, D) in pairs])
 
@@ -38,6 +44,8 @@ def batch(data: Records, step: int, size: int | None) -> Records:
     part takes every so-many-th record: records that are sorted by class are mixed.
     """
     parts = 1 if size is None else math.ceil(data.size / size)
+    if parts <= 1:
+        return data
     turn = step % parts
     return data.part(slice(turn, None, parts))
 

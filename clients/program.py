@@ -14,10 +14,11 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
+from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
-from fedsofim.privacy.mechanism import NoiseSource, add_gaussian
+from fedsofim.privacy.mechanism import NoiseSource, Seeded, add_gaussian
 from fedsofim.privacy.plan import Plan, Protection
 from fedsofim.strategies.stage import Stage
 
@@ -243,10 +244,29 @@ def noisy_gradients(
     Returns:
         One gradient a client, of the shape of `thetas`.
     """
+    for i, D in clients:
+        require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
+    z, data = plan.client_noise_multiplier, heads_data(clients)
+    if isinstance(noise, Seeded) and data is not None:
+        S = gradient_sums(thetas, data, plan.clip)
+        S += noise.gaussians(S, plan.clip, z, [i for i, _ in clients], draw)
+        S /= sizes_like(S, data)
+        return S
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
-        require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
         source = noise(i, draw)
         S = D.gradient_sum(y, plan.clip, source.exact)
-        np.divide(add_gaussian(S, plan.client_noise_multiplier, source), D.size, out=g)
+        np.divide(add_gaussian(S, z, source), D.size, out=g)
     return out
+
+
+def heads_data(clients: Sequence[Client]) -> list[Examples] | None:
+    """The clients' records if all are examples for a head, whose sums are taken together."""
+    data = [D for _, D in clients if isinstance(D, Examples)]
+    return data if len(data) == len(clients) else None
+
+
+def sizes_like(totals: Array, data: Sequence[Records]) -> Array:
+    """How many records each client has, to divide its row of `totals` by."""
+    sizes = np.array([D.size for D in data], totals.dtype)
+    return sizes.reshape(-1, *(1,) * (totals.ndim - 1))

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, stage_totals
+from fedsofim.clients.program import Client, Noise, Program, heads_data, stage_totals
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
+from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Records
-from fedsofim.privacy.mechanism import NoiseSource
+from fedsofim.privacy.mechanism import NoiseSource, Seeded
 from fedsofim.privacy.plan import Plan, Protection
 from fedsofim.privacy.shared import check_room
 from fedsofim.strategies.stage import Stage
@@ -34,9 +35,11 @@ def in_units(total: BoundedSum, z: Scale, source: NoiseSource, unit: Scale) -> t
     if total.value.dtype == np.int64:
         require(total.unit == unit, f"unit={total.unit:g}: all clients add on the grid of {unit:g}")
         return total.value, noise
-    parts = (np.rint(part.astype(np.float64) / unit) for part in (total.value, noise))
-    value, drawn = (part.astype(np.int64) for part in parts)
-    return value, drawn
+    return _whole(total.value, unit), _whole(noise, unit)
+
+
+def _whole(values: Array, unit: Scale) -> Array:
+    return np.asarray(np.rint(values.astype(np.float64) / unit).astype(np.int64))
 
 
 def noisy_sums(
@@ -51,7 +54,15 @@ def noisy_sums(
         noise: the noise stream of each client in this round.
         draw: the number of this call within the round.
     """
-    out = np.empty((len(clients), *theta.shape), np.int64)
+    out, data = np.empty((len(clients), *theta.shape), np.int64), heads_data(clients)
+    if isinstance(noise, Seeded) and data:
+        S = gradient_sums(np.broadcast_to(theta, out.shape), data, plan.clip)
+        z, ids, unit = (
+            plan.client_noise_multiplier,
+            [i for i, _ in clients],
+            data[0].unit(plan.clip),
+        )
+        return _whole(S, unit) + _whole(noise.gaussians(S, plan.clip, z, ids, draw), unit)
     for total, (i, D) in zip(out, clients, strict=True):
         source = noise(i, draw)
         S = D.gradient_sum(theta, plan.clip, source.exact)

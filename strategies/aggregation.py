@@ -39,19 +39,64 @@ def aggregate(
         malicious_fraction: of the clients, rounded up, for `trimmed` and `krum`.
         stacked: whether releases are stacks of independent heads, `(n, S, ...)`.
     """
-    if how == "uniform":
-        return np.asarray(releases.mean(axis=0))  # Algorithm 1, line 11
-    if how == "size":
-        weights = (sizes / sizes.sum()).astype(releases.dtype)
-        return np.tensordot(weights, releases, axes=1)
-    if how == "median":
-        return median(releases)
-    f = liars(len(releases), malicious_fraction)
-    if how == "trimmed":
-        return trimmed(releases, f)
-    if stacked:
-        return np.stack([krum(releases[:, s], f) for s in range(releases.shape[1])])
-    return krum(releases, f)
+    combined = Combined(sizes, how, malicious_fraction, stacked=stacked)
+    combined.add(releases)
+    return combined.result()
+
+
+class Combined:
+    """The same for releases that come in groups, sorted by client, of which a mean keeps none.
+
+    A mean adds up one client after another, so it has the same bits however they are grouped.
+
+    Args:
+        sizes: how many records each client has, of all groups.
+        how: as `aggregate` takes it; and so are the others.
+        malicious_fraction: of the clients.
+        stacked: whether releases are stacks of independent heads.
+    """
+
+    def __init__(
+        self,
+        sizes: Array,
+        how: Aggregation,
+        malicious_fraction: float = 0.1,
+        *,
+        stacked: bool = False,
+    ) -> None:
+        self.sizes, self.how, self.stacked = np.asarray(sizes), how, stacked
+        self.malicious_fraction = malicious_fraction
+        self._count = 0
+        self._total: Array | None = None
+        self._kept: list[Array] = []
+
+    def add(self, releases: Array) -> None:
+        """Take the releases `(m, ...)` of the next m clients."""
+        if self.how not in ("uniform", "size"):
+            self._kept.append(releases)  # the others compare each with all
+            return
+        first, self._count = self._count, self._count + len(releases)
+        if self.how == "size":
+            weights = (self.sizes / self.sizes.sum()).astype(releases.dtype)[first : self._count]
+            releases = releases * weights.reshape(-1, *(1,) * (releases.ndim - 1))
+        if self._total is not None:
+            releases = np.concatenate([self._total[None], releases])
+        self._total = np.asarray(np.add.reduce(releases, axis=0))
+
+    def result(self) -> Array:
+        """What all of them come to."""
+        if self._total is not None:
+            # Algorithm 1, line 11
+            return self._total if self.how == "size" else self._total / self._count
+        releases = self._kept[0] if len(self._kept) == 1 else np.concatenate(self._kept)
+        if self.how == "median":
+            return median(releases)
+        f = liars(len(releases), self.malicious_fraction)
+        if self.how == "trimmed":
+            return trimmed(releases, f)
+        if self.stacked:
+            return np.stack([krum(releases[:, s], f) for s in range(releases.shape[1])])
+        return krum(releases, f)
 
 
 def liars(clients: int, malicious_fraction: float) -> int:

@@ -5,11 +5,18 @@ a result does not depend on the order in which clients are visited, on the engin
 the run was interrupted: there is no generator state to save.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import partial
 
 import numpy as np
+
+from fedsofim.core.arrays import Array
+
+try:
+    from fedsofim_kernel import Stream  # models/streams.c
+except ImportError:  # it was installed without a compiler
+    Stream = None
 
 
 class Purpose(IntEnum):
@@ -52,5 +59,38 @@ def noise_of(seed: int, t: int) -> Callable[[int, int], np.random.Generator]:
     >>> bool(one.standard_normal() == other.standard_normal())
     True
     """
-    key = (Purpose.SETUP_NOISE, -1 - t) if t < 0 else (Purpose.NOISE, t)
-    return partial(stream, seed, *key)
+    return partial(stream, seed, *_of_round(t))
+
+
+def fill_noise(out: Array, seed: int, t: int, clients: Iterable[int], draw: int) -> None:
+    """Fill each client's row of `out` with standard normals, the first of its stream in `noise_of`.
+
+    A stream takes longer to make than it takes to draw hundreds of numbers, so the kernel has one
+    that can be given another key.
+
+    >>> row = np.empty((1, 3))
+    >>> fill_noise(row, 0, 3, [7], 0)
+    >>> bool((row == noise_of(0, 3)(7, 0).standard_normal(3)).all())
+    True
+    """
+    if Stream is None:
+        for row, i in zip(out, clients, strict=True):
+            noise_of(seed, t)(i, draw).standard_normal(dtype=out.dtype, out=row)
+        return
+    first = _words(seed)
+    words = [*first, *[0] * (4 - len(first))]  # as SeedSequence does before a key
+    words += [word for number in _of_round(t) for word in _words(number)]
+    bits = Stream(np.array(words, np.uint32).tobytes())
+    rng = np.random.Generator(bits)
+    for row, i in zip(out, clients, strict=True):
+        bits.seek(i, draw)
+        rng.standard_normal(dtype=out.dtype, out=row)
+
+
+def _of_round(t: int) -> tuple[Purpose, int]:
+    return (Purpose.SETUP_NOISE, -1 - t) if t < 0 else (Purpose.NOISE, t)
+
+
+def _words(number: int) -> list[int]:
+    """A number in words of 32 bits, the lowest first; zero is one word."""
+    return [number >> shift & 0xFFFFFFFF for shift in range(0, max(1, number.bit_length()), 32)]

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from fedsofim.core.arrays import Array
+from fedsofim.core.threads import one_thread_a_product
 from fedsofim.engines.simulation import Simulation
 from fedsofim.runs.experiment import Experiment, RunState, refresh
 from fedsofim.strategies.rule import broadcast, stage_broadcast, step
@@ -21,6 +22,7 @@ class OnRound(Protocol):
         """
 
 
+@one_thread_a_product()
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train from `state`, the initial one or a checkpoint's, to the last round."""
     config = experiment.config

@@ -1,23 +1,31 @@
 """The clients' side of a round, in one process: from what they receive to their aggregate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedsofim.clients import Client
+from fedsofim.clients import CLIENTS, Client
 from fedsofim.clients.program import release_stage, transformed
 from fedsofim.clients.together import Crowd, round_mean, stage_mean, stage_sums
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, put, take
+from fedsofim.core.threads import in_order, thread_count
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.plan import Plan, Protection
-from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.aggregation import Combined
 from fedsofim.strategies.stage import stage_std
+
+# Numbers that the clients of a group release: with what they come from, they stay in the cache.
+GROUP = 1 << 17
 
 
 class Simulation:
     """All clients of a run, or of a stack of runs on the same records.
+
+    Clients are worked on in groups, on several threads; what groups release is added up in the
+    order of the clients and not kept, so memory does not grow with their number, and neither groups
+    nor threads show in a result.
 
     Args:
         config: the run's, or the first of a stack: what all of them share.
@@ -44,15 +52,22 @@ class Simulation:
             received: what the server broadcast, by name.
             plan: the noise; all of a stack share it.
         """
-        config, stage = self.config, self.config.stages[t]
+        config, stage, noise = self.config, self.config.stages[t], self.config.noise(t)
         std = stage_std(stage, t, plan, self.sizes, config.aggregation)
+        like, everyone = examples_of(self.clients[0].data), np.arange(len(self.clients))
+        length = stage.length(len(like.x) - 1, len(like.target))
+
+        def work(who: Array) -> Array:
+            group = [self.clients[i] for i in who]
+            if self.together:
+                return stage_sums(stage, t, group, received, plan, noise).sum(axis=0)
+            return release_stage(stage, t, group, received, plan, noise)
+
+        parts = self._in_groups(work, everyone, length)
         if self.together:
-            added = stage_sums(stage, t, self.clients, received, plan, config.noise(t))
-            G = stage_mean(stage, t, plan, added.sum(axis=0), self._crowd(self.sizes))
-            return G.astype(examples_of(self.clients[0].data).x.dtype), std
-        released = release_stage(stage, t, self.clients, received, plan, config.noise(t))
-        how, fraction = config.aggregation, config.malicious_fraction
-        return aggregate(released, self.sizes, how, fraction), std
+            G = stage_mean(stage, t, plan, sum(parts), self._crowd(self.sizes))
+            return G.astype(like.x.dtype), std
+        return self._combined(parts, self.sizes, stacked=False), std
 
     def round(self, t: int, received: Mapping[str, Array], memory: Any) -> tuple[Array, Any]:
         """The aggregate of round `t`, and what the clients remember after it.
@@ -62,37 +77,60 @@ class Simulation:
             received: what the server broadcast, by name; arrays may be stacked.
             memory: what all clients remember, stacked by client.
         """
-        config, noise = self.config, self.config.noise(t)
+        config, noise, program = self.config, self.config.noise(t), self.config.client
         present = config.schedule.present(t)
+        sizes, states = self.sizes[present], []
         self.clients = transformed(self.clients, received, self.exact)
-        if self.together:
-            group, remembered = [self.clients[i] for i in present], take(memory, present)
-            program, crowd = config.client, self._crowd(self.sizes[present])
-            added, new = program.contribute(received, group, remembered, self.plan, noise)
-            G = round_mean(program, received, self.plan, added.sum(axis=0), crowd)
-            new = program.train_own(received, group, new)
-            return G.astype(received["theta"].dtype), put(memory, present, new)
-        # Networks one by one, with equal results: beside what clients keep and send there is then
-        # only ever one network, and it stays in the cache for all of its steps.
-        groups = [present] if config.model.linear else np.split(present, len(present))
-        parts = []
-        for who in groups:
+
+        def work(who: Array) -> tuple[Array, Any]:
             group, remembered = [self.clients[i] for i in who], take(memory, who)
-            sent, new = config.client.release(received, group, remembered, self.plan, noise)
-            parts.append((sent, config.client.train_own(received, group, new)))
-        releases, new = parts[0] if len(parts) == 1 else joined(parts)
-        return self._aggregate(releases, self.sizes[present]), put(memory, present, new)
+            act = program.contribute if self.together else program.release
+            sent, new = act(received, group, remembered, self.plan, noise)
+            if self.together:
+                sent = sent.sum(axis=0)
+            return sent, program.train_own(received, group, new)
+
+        def parts() -> Iterator[Array]:
+            for sent, new in self._in_groups(work, present, received["theta"].size):
+                states.append(new)
+                yield sent
+
+        if self.together:
+            G = round_mean(program, received, self.plan, sum(parts()), self._crowd(sizes))
+            G = G.astype(received["theta"].dtype)
+        else:
+            G = self._combined(parts(), sizes, stacked=self.stacked)
+        return G, put(memory, present, joined(states))
+
+    def _in_groups(
+        self, work: Callable[[Array], Any], present: Array, length: int
+    ) -> Iterator[Any]:
+        """What `work` makes of groups of these clients, in order; each sends `length` numbers."""
+        n, threads = len(present), 1 if self.exact else thread_count()
+        if not self.config.model.linear:
+            # One by one: beside what clients keep and send there is then only ever one network, and
+            # it stays in the cache for all of its steps.
+            return in_order(work, np.split(present, n), threads=1)
+        if type(self.config.client) not in CLIENTS.values():
+            return in_order(work, [present], threads=1)  # one's own may count on all, in one thread
+        most = min(max(1, GROUP // max(1, length)), -(-n // (1 if threads == 1 else 4 * threads)))
+        return in_order(work, np.split(present, range(most, n, most)), threads)
+
+    def _combined(self, parts: Iterator[Array], sizes: Array, *, stacked: bool) -> Array:
+        config = self.config
+        all_of_them = Combined(
+            sizes, config.aggregation, config.malicious_fraction, stacked=stacked
+        )
+        for releases in parts:
+            all_of_them.add(releases)
+        return all_of_them.result()
 
     def _crowd(self, sizes: Array) -> Crowd:
         return Crowd(len(sizes), int(sizes.sum()), self.clients[0].data)
 
-    def _aggregate(self, releases: Array, sizes: Array) -> Array:
-        how, fraction = self.config.aggregation, self.config.malicious_fraction
-        return aggregate(releases, sizes, how, fraction, stacked=self.stacked)
 
-
-def joined(parts: Sequence[tuple[Array, Any]]) -> tuple[Array, Any]:
-    """What several groups of clients released and remember, as that of one group."""
-    releases, states = zip(*parts, strict=True)
-    new = [np.concatenate(rows) for rows in zip(*states, strict=True)]
-    return np.concatenate(releases), type(states[0])(*new)
+def joined(states: Sequence[Any]) -> Any:
+    """What several groups of clients remember, as one."""
+    if len(states) == 1:
+        return states[0]
+    return type(states[0])(*map(np.concatenate, zip(*states, strict=True)))

@@ -16,6 +16,7 @@ import numpy as np
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.sums import Adjacency
+from fedsofim.core.threads import one_thread_a_product
 from fedsofim.engines.simulation import Simulation
 from fedsofim.privacy.plan import Plan
 from fedsofim.runs.experiment import Experiment, begin, refresh
@@ -69,6 +70,7 @@ class StackedPlan:
         return _column([plan.client_noise_multiplier for plan in self.plans])
 
 
+@one_thread_a_product()
 def run(
     experiments: Sequence[Experiment], on_round: Callable[[list[ServerState], Any, Array], None]
 ) -> list[ServerState]:

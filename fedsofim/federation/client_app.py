@@ -21,6 +21,7 @@ from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.threads import one_thread_a_product
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
@@ -55,6 +56,7 @@ def train(message: Message, context: Context) -> Message:
     return _answer(message, context, _train)
 
 
+@one_thread_a_product()
 def _answer(
     message: Message,
     context: Context,

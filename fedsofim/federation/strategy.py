@@ -18,7 +18,7 @@ from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.unscored import Unscored
-from fedsofim.strategies.aggregation import aggregate
+from fedsofim.strategies.aggregation import Combined
 from fedsofim.strategies.rule import Rule, ServerState, broadcast, stage_broadcast, start, step
 from fedsofim.strategies.stage import Stage, StageNoise, stage_std
 
@@ -234,11 +234,12 @@ class RuleStrategy(Unscored):
 
     def _aggregate(self) -> Array:
         """The good releases, sorted by client and combined."""
-        parts = [self._parts[i] for i in sorted(self._parts)]
+        parts, quorum = [self._parts[i] for i in sorted(self._parts)], self.quorum
         sizes = np.array([part.size for part in parts])
-        releases = np.stack([part.release for part in parts])
-        how, fraction = self.quorum.aggregation, self.quorum.malicious_fraction
-        return aggregate(releases, sizes, how, fraction)
+        combined = Combined(sizes, quorum.aggregation, quorum.malicious_fraction)
+        for part in parts:
+            combined.add(part.release[None])
+        return combined.result()
 
     def _take(self, reply: Message, clients: list[int]) -> None:
         """Keep what is good of a reply, and name what is not."""

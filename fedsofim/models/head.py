@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
-from fedsofim.models import exact_sums, moments
+from fedsofim.models import crowd, exact_sums, moments
 from fedsofim.models.moments import norms
 from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
@@ -101,7 +101,7 @@ class Examples(NamedTuple):
     def with_transform(self, factors: Factors) -> "Examples":
         """The same examples, whose gradients are transformed before they are clipped."""
         U_G, U_A, before = factors.U_G, factors.U_A, self.transformed
-        if before is not None and np.array_equal(before.U_A, U_A):
+        if before is not None and (before.U_A is U_A or np.array_equal(before.U_A, U_A)):
             return self._replace(transformed=before._replace(U_G=U_G))
         norm = np.empty_like(self.norm)
         for start in range(0, self.size, CHUNK):
@@ -286,6 +286,8 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     Returns:
         The sum, of the shape of `theta`.
     """
+    if crowd.is_small(theta, data):
+        return crowd.small_sums(theta[None], [data], clip)[0]
     *heads, K, width = theta.shape
     rows, t = math.prod(heads) * K, data.transformed
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))

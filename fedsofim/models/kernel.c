@@ -1,11 +1,11 @@
 /* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
    matrix products, on logits that stay in the nearest cache.
 
-   The module stands beside the package, not in it, since a Flower app bundle carries Python only.
-   Where it cannot be built, head.py does the same with NumPy. */
+   The module, of which crowd.c and streams.c are parts, stands beside the package, not in it, since
+   a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "kernel.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -16,22 +16,6 @@
 
 #if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
 #error "NaN must be NaN, and float arithmetic that of floats"
-#endif
-
-#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
-#define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define EVERY_CPU
-#endif
-
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define INLINE static inline
-#endif
-
-#ifdef _MSC_VER
-#define restrict __restrict
 #endif
 
 /* e^x for x in [-87, 88], to one unit in the last place or so; NaN stays NaN. */
@@ -95,9 +79,8 @@ INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, con
    ||r|| loses nothing to cancellation; and exponentials below exp(-40) are exactly 0, so no square
    of one underflows. A norm that is NaN weighs 0. */
 EVERY_CPU
-static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
-                             const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S,
-                             Py_ssize_t N)
+int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
+                      const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N)
 {
     const float slack = 1.0f + K * FLT_EPSILON; /* a sum of K squares may be too small by less */
     int lost = 0;
@@ -154,10 +137,8 @@ static int clipped_residuals(float *z, const float *target, Py_ssize_t stride, c
     return lost;
 }
 
-static const Py_ssize_t FLOAT = sizeof(float);
-
 /* A buffer of float32 with `ndim` axes, the last one dense; 0 and an exception if it is not. */
-static int get(PyObject *array, Py_buffer *view, int ndim, int flags)
+int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags)
 {
     if (PyObject_GetBuffer(array, view, PyBUF_FORMAT | flags))
         return 0;
@@ -180,7 +161,7 @@ static PyObject *run(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOO|O", arrays, arrays + 1, arrays + 2, arrays + 3, arrays + 4))
         return NULL;
     count = arrays[4] && arrays[4] != Py_None ? 5 : 4;
-    while (held < count && get(arrays[held], b + held, ndim[held], flags[held]))
+    while (held < count && get_floats(arrays[held], b + held, ndim[held], flags[held]))
         held++;
     if (held == count) {
         const Py_ssize_t S = b[0].shape[0], K = b[0].shape[1], N = b[0].shape[2], *U = b[4].shape;
@@ -208,14 +189,27 @@ static PyMethodDef methods[] = {
      "Args: float32 arrays: the logits, one-hot labels `(K, N)`, the norm of each example `(N,)`,\n"
      "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
      "was too large, and so is 0."},
+    {"clipped_sums", clipped_sums, METH_VARARGS,
+     "clipped_sums(out, theta, x, target, norm, clip, U=None)\n--\n\n"
+     "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"
+     "Args: float32 arrays: each client's parameters, of the shape of `out`; lists of n arrays,\n"
+     "the features `(W, N)`, one-hot labels `(K, N)` and norms `(N,)` of each client; the clip of\n"
+     "each head `(S,)` and its transform `(S, K, K)`."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "fedsofim_kernel",
-    .m_doc = "The inner loop of fedsofim/models/head.py.",
+    .m_doc = "The inner loops of fedsofim.",
     .m_methods = methods,
 };
 
-PyMODINIT_FUNC PyInit_fedsofim_kernel(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_fedsofim_kernel(void)
+{
+    PyObject *made = PyModule_Create(&module);
+    if (made && (PyType_Ready(&StreamType) ||
+                 PyModule_AddObjectRef(made, "Stream", (PyObject *)&StreamType)))
+        Py_CLEAR(made);
+    return made;
+}

@@ -1,12 +1,12 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedsofim.core.arrays import Array, Scale
-from fedsofim.core.rng import noise_of
+from fedsofim.core.rng import fill_noise, noise_of
 from fedsofim.core.sums import Adjacency, BoundedSum
 
 
@@ -49,19 +49,52 @@ class SeededNoise(NamedTuple):
 
         The heads of a stack are separate experiments and share their draws, each at its own scale.
         """
-        z, bound = noise_multiplier, total.bound
-        if isinstance(z, np.ndarray):
-            bound = np.where(z > 0, bound, 0).astype(z.dtype)  # without noise there may be no bound
-        elif z == 0:
+        std = _std(total.bound, noise_multiplier)
+        if std is None:
             return np.zeros_like(total.value)
         noise = self.rng.standard_normal(total.value.shape[-2:], dtype=total.value.dtype)
-        return np.asarray(noise * (bound * z))
+        return np.asarray(noise * std)
 
 
-def seeded(seed: int, t: int) -> Callable[[int, int], SeededNoise]:
-    """The noise of every client of a simulation in round `t`, by client and number of the draw."""
-    streams = noise_of(seed, t)
-    return lambda client, draw: SeededNoise(streams(client, draw))
+def _std(bound: Scale, z: Scale) -> Scale | None:
+    """The std of the noise, or one a head; `None` where there is none to draw."""
+    if isinstance(z, np.ndarray):
+        return np.asarray(np.where(z > 0, bound, 0).astype(z.dtype) * z)  # else maybe no bound
+    return None if z == 0 else bound * z
+
+
+class Seeded(NamedTuple):
+    """The noise of every client of a simulation in a round, by client and number of the draw.
+
+    Attributes:
+        seed: of the run.
+        t: the round, from 0; negative before the first.
+    """
+
+    seed: int
+    t: int
+
+    def __call__(self, client: int, draw: int) -> SeededNoise:
+        return SeededNoise(noise_of(self.seed, self.t)(client, draw))
+
+    def gaussians(
+        self, totals: Array, bound: Scale, z: Scale, clients: Sequence[int], draw: int
+    ) -> Array:
+        """What `gaussian` gives each of these clients for its sum of `totals`, `(n, ...)`.
+
+        It is stacked by client; zero where there is no noise to draw.
+        """
+        std = _std(bound, z)
+        if std is None:
+            return np.zeros_like(totals)
+        noise = np.empty((len(totals), *totals.shape[-2:]), totals.dtype)
+        fill_noise(noise, self.seed, self.t, clients, draw)
+        return np.asarray((noise if totals.ndim == 3 else noise[:, None]) * std)
+
+
+def seeded(seed: int, t: int) -> Seeded:
+    """The noise of every client of a simulation in round `t`."""
+    return Seeded(seed, t)
 
 
 def add_gaussian(total: BoundedSum, noise_multiplier: Scale, noise: NoiseSource) -> Array:

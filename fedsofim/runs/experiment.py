@@ -9,6 +9,7 @@ from fedsofim.clients import Client
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
+from fedsofim.core.threads import one_thread_a_product
 from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import Dataset, DatasetConfig, load
 from fedsofim.data.download import Watch
@@ -61,6 +62,7 @@ class Experiment(NamedTuple):
         return 1 if once else self.config.output.checkpoint_every
 
 
+@one_thread_a_product()
 def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     """Load the data, if they are not given, divide them and draw the initial parameters."""
     data, parts = load_divided(config, given)
@@ -143,6 +145,7 @@ class RunState(NamedTuple):
     record: Record = Record()
 
 
+@one_thread_a_product()
 def begin(experiment: Experiment) -> RunState:
     """The state before the first round."""
     config, theta = experiment.config, experiment.theta
@@ -152,6 +155,7 @@ def begin(experiment: Experiment) -> RunState:
     return RunState(server, memory, opened(config, experiment.plan))
 
 
+@one_thread_a_product()
 def refresh(experiment: Experiment, state: ServerState) -> ServerState:
     """Renew what all clients will receive in the next round, where it is due, and the average.
 

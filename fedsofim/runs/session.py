@@ -19,6 +19,7 @@ import numpy as np
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import Stopped, require
+from fedsofim.core.threads import one_thread_a_product
 from fedsofim.data.own import Data
 from fedsofim.data.partition import table
 from fedsofim.engines import ENGINES, Run
@@ -169,6 +170,7 @@ def _unused(root: Path, name: str) -> Path:
     return path
 
 
+@one_thread_a_product()
 def train(
     experiment: Experiment,
     state: RunState,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from fedsofim.core.rng import Purpose, stream
+from fedsofim.core import rng
+from fedsofim.core.rng import Purpose, fill_noise, noise_of, stream
 
 
 def draws(*key, seed=0, n=1000):
@@ -42,3 +43,52 @@ def test_the_global_generator_is_neither_read_nor_moved():
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
     np.random.seed(8)  # noqa: NPY002
     np.testing.assert_array_equal(a, draws(Purpose.INIT))
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**64 + 1, 10**40])
+@pytest.mark.parametrize("t", [0, 3, 2**33, -1, -4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_streams_of_the_kernel_are_numpys_bit_for_bit(seed, t, dtype):
+    if rng.Stream is None:
+        pytest.skip("installed without a compiler")
+    clients, draw = [0, 1, 70_000, 2**32 - 1], 2
+    out = np.empty((len(clients), 3, 101), dtype)  # an odd number: halves of a draw are left over
+    fill_noise(out, seed, t, clients, draw)
+    for row, i in zip(out, clients, strict=True):
+        alone = noise_of(seed, t)(i, draw).standard_normal((3, 101), dtype=dtype)
+        np.testing.assert_array_equal(row, alone)
+
+
+def test_a_stream_of_the_kernel_gives_all_that_a_generator_draws():
+    if rng.Stream is None:
+        pytest.skip("installed without a compiler")
+    bits = rng.Stream(np.array([5, 0, 0, 0, 2], np.uint32).tobytes())
+    bits.seek(9)
+    ours, numpys = np.random.Generator(bits), stream(5, Purpose.NOISE, 9)
+    for draw in (
+        lambda g: g.random(5),
+        lambda g: g.integers(0, 10, 7),
+        lambda g: g.standard_normal(3, dtype=np.float32),
+        lambda g: g.permutation(20),
+        lambda g: g.bytes(11),
+    ):
+        np.testing.assert_array_equal(draw(ours), draw(numpys))
+
+
+@pytest.mark.parametrize("key", [(-1,), (2**32,), (1, 2, 3), ("a",)])
+def test_a_key_that_is_none_is_refused(key):
+    if rng.Stream is None:
+        pytest.skip("installed without a compiler")
+    bits = rng.Stream(b"")
+    with pytest.raises((OverflowError, TypeError)):
+        bits.seek(*key)
+    with pytest.raises(ValueError, match="words"):
+        rng.Stream(b"123")
+
+
+def test_without_the_kernel_the_noise_is_the_same(monkeypatch):
+    ours, numpys = np.empty((3, 50), np.float32), np.empty((3, 50), np.float32)
+    fill_noise(ours, 1, 2, [4, 5, 6], 0)
+    monkeypatch.setattr(rng, "Stream", None)
+    fill_noise(numpys, 1, 2, [4, 5, 6], 0)
+    np.testing.assert_array_equal(ours, numpys)

@@ -1,5 +1,7 @@
 """The local engine: the rounds that it runs are those that the formulas say."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from references import reference
@@ -58,3 +60,34 @@ def test_the_noise_on_the_aggregate_has_the_std_that_is_accounted_for(config_of,
         # By size the aggregate is a sum over all clients' releases, over all 240 records.
         expected = config.plan().noise_std * np.sqrt(clients) / 240
         assert noise.std() == pytest.approx(expected, rel=0.05)
+
+
+def test_memory_of_a_round_does_not_grow_with_the_clients(config_of, tmp_path, rng):
+    features = rng.normal(size=(800, 60)).astype(np.float32)
+    path = tmp_path / "wide.npz"
+    np.savez(
+        path,
+        train_x=features,
+        train_y=np.arange(800) % 400,
+        test_x=features[:400],
+        test_y=np.arange(400),
+    )
+    peaks = {}
+    for clients in (20, 200):
+        config = config_of(
+            "dataset=npz",
+            f"dataset.path={path}",
+            "partition=iid",
+            f"partition.clients={clients}",
+            "rounds=1",
+            "strategy=fedgd",
+            "settings=published",
+        )
+        experiment = prepare(config)
+        state, release = begin(experiment), experiment.theta.nbytes
+        tracemalloc.start()
+        ENGINES["local"](experiment, state, lambda state, G: False)
+        peaks[clients] = tracemalloc.get_traced_memory()[1] / release
+        tracemalloc.stop()
+    assert peaks[200] < 100 < 200  # releases; all would be 200
+    assert peaks[200] < 2 * peaks[20] + 10

@@ -9,6 +9,8 @@ from hypothesis.extra.numpy import arrays
 from references import reference
 
 from fedsofim.models import head
+from fedsofim.models.crowd import gradient_sums
+from fedsofim.models.records import Factors
 
 torch, opacus = reference("torch"), reference("opacus")
 
@@ -320,3 +322,68 @@ def test_examples_end_with_the_bias(rng):
     assert (data.x[-1] == 1).all()
     np.testing.assert_array_equal(data.target.argmax(0), y)
     np.testing.assert_allclose(data.norm, np.linalg.norm(data.x, axis=0))
+
+
+def crowd(rng, sizes, features, classes):
+    x = [rng.normal(size=(n, features)).astype(np.float32) for n in sizes]
+    return [head.examples(some, rng.integers(0, classes, len(some)), classes) for some in x]
+
+
+@pytest.mark.parametrize("clip", [0.5, math.inf])
+@pytest.mark.parametrize("stack", [(), (3,)])
+@pytest.mark.parametrize(("features", "classes"), [(1, 1), (5, 3), (16, 9), (64, 10), (31, 14)])
+def test_sums_of_many_clients_are_those_of_each_in_double(rng, stack, features, classes, clip):
+    data = crowd(rng, [1, 5, 16, 17, 127, 128, 129, 700, 3], features, classes)
+    thetas = rng.normal(size=(len(data), *stack, classes, features + 1)).astype(np.float32)
+    together = gradient_sums(thetas, data, clip)
+    for total, theta, D in zip(together, thetas, data, strict=True):
+        exact = head.clipped_gradient_sum(
+            theta.astype(float), head.examples(D.x[:-1].T.astype(float), D.labels, classes), clip
+        )
+        np.testing.assert_allclose(total, exact, rtol=1e-4, atol=1e-5 * D.size)
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_clients_sum_has_the_same_bits_in_every_company(rng, transformed):
+    data = crowd(rng, [5, 40, 128, 300, 1, 77], 12, 4)
+    if transformed:
+        factors = Factors(*(rng.normal(size=(n, n)).astype(np.float32) for n in (4, 13)))
+        data = [D.with_transform(factors) for D in data]
+    thetas = rng.normal(size=(6, 4, 13)).astype(np.float32)
+    together = gradient_sums(thetas, data, 2.0)
+    order = [4, 0, 5, 3, 1, 2]
+    mixed = gradient_sums(thetas[order], [data[i] for i in order], 2.0)
+    np.testing.assert_array_equal(mixed, together[order])
+    for i, D in enumerate(data):
+        np.testing.assert_array_equal(gradient_sums(thetas[i : i + 1], [D], 2.0)[0], together[i])
+        np.testing.assert_array_equal(D.gradient_sum(thetas[i], 2.0).value, together[i])
+
+
+def test_one_theta_for_all_is_as_many_of_it(rng):
+    data, theta = crowd(rng, [5, 6, 7], 4, 3), rng.normal(size=(3, 5)).astype(np.float32)
+    shared = gradient_sums(np.broadcast_to(theta, (3, 3, 5)), data, 1.0)
+    np.testing.assert_array_equal(shared, gradient_sums(np.stack([theta] * 3), data, 1.0))
+
+
+def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
+    sums = pytest.importorskip("fedsofim_kernel").clipped_sums
+    D, one = crowd(rng, [4], 2, 3)[0], np.ones(1, np.float32)
+    theta, out = np.zeros((1, 1, 3, 3), np.float32), np.zeros((1, 1, 3, 3), np.float32)
+    sums(out, theta, [D.x], [D.target], [D.norm], one)
+    for bad in (
+        (out, theta, [], [D.target], [D.norm], one),
+        (out, theta, [D.x[:2]], [D.target], [D.norm], one),
+        (out, theta, [D.x], [D.target[:, :3]], [D.norm], one),
+        (out, theta, [D.x], [D.target], [D.norm[:2]], one),
+        (out, theta, [D.x], [D.target], [D.norm], np.ones(2, np.float32)),
+        (out, theta, [D.x], [D.target], [D.norm], one, np.zeros((1, 2, 3), np.float32)),
+        (out, np.zeros((1, 1, 3, 6), np.float32)[..., ::2], [D.x], [D.target], [D.norm], one),
+        (out, theta[:, :, :2], [D.x], [D.target], [D.norm], one),
+    ):
+        with pytest.raises((ValueError, TypeError, BufferError)):
+            sums(*bad)
+    for bad in (D.x.astype(float), D.x.T[::2].T, "x"):
+        with pytest.raises((ValueError, TypeError)):
+            sums(out, theta, [bad], [D.target], [D.norm], one)
+    with pytest.raises(TypeError):
+        sums(out, theta, (D.x,), [D.target], [D.norm], one)

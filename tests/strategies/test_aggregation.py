@@ -1,5 +1,7 @@
 """Combining releases: what a mean is, and what malicious clients can and can't do to it."""
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from scipy import stats
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
-from fedsofim.strategies.aggregation import aggregate, bears, krum, liars, median, trimmed
+from fedsofim.strategies.aggregation import Combined, aggregate, bears, krum, liars, median, trimmed
 
 ROBUST = ["median", "trimmed", "krum"]
 ALL = ["uniform", "size", *ROBUST]
@@ -112,3 +114,27 @@ def test_too_few_releases_are_told():
 def test_what_can_not_bear_liars_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         parse(compose(overrides))
+
+
+@pytest.mark.parametrize("how", ["uniform", "size", "median", "trimmed", "krum"])
+def test_groups_do_not_show_in_a_bit(rng, how):
+    releases = rng.normal(size=(53, 4, 7)).astype(np.float32)
+    sizes = rng.integers(1, 100, 53)
+    whole = aggregate(releases, sizes, how)
+    for cuts in ([1, 2, 50], [20], range(1, 53)):
+        combined = Combined(sizes, how)
+        for part in np.split(releases, cuts):
+            combined.add(part)
+        np.testing.assert_array_equal(combined.result(), whole)
+    if how == "uniform":
+        np.testing.assert_array_equal(whole, releases.mean(axis=0))
+
+
+def test_a_mean_keeps_no_release(rng):
+    combined, refs = Combined(np.ones(100), "uniform"), []
+    for _ in range(100):
+        release = rng.normal(size=(1, 3)).astype(np.float32)
+        refs.append(weakref.ref(release))
+        combined.add(release)
+        del release
+    assert not any(ref() is not None for ref in refs)

@@ -1,0 +1,80 @@
+"""Threads: a run has its own, and every matrix product has one.
+
+BLAS divides a product among its threads, and their number then shows in the last bits; on a busy
+machine they wait for each other besides. So a product stays on one thread, and what is independent,
+such as clients, goes to threads of ours: results depend neither on their number nor on BLAS's.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import cache
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+T, U = TypeVar("T"), TypeVar("U")
+
+
+@contextmanager
+def one_thread_a_product() -> Iterator[None]:
+    """Have BLAS use one thread meanwhile, whatever the environment says; also a decorator."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    import numpy as np  # its BLAS is only found once it is loaded
+
+    assert np
+    return ThreadpoolController()
+
+
+def thread_count() -> int:
+    """How many threads a run uses: what the environment asks for, else the CPUs it may use."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        said = os.environ.get(name, "")
+        if said.isdecimal() and int(said) > 0:
+            return int(said)
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def in_order(work: Callable[[T], U], items: Sequence[T], threads: int | None = None) -> Iterator[U]:
+    """What `work` makes of each item, in their order, from several threads.
+
+    Only a few results are held at once, however many there are.
+
+    Args:
+        work: a function that may be called from several threads at once.
+        items: what it is called with.
+        threads: how many; by default as `thread_count` says.
+
+    >>> list(in_order(abs, [-1, 2, -3], threads=2))
+    [1, 2, 3]
+    """
+    threads = threads or thread_count()
+    if min(threads, len(items)) <= 1:
+        yield from map(work, items)
+        return
+    pool, waiting = _pool(threads), deque[Future[U]]()
+    try:
+        for item in items:
+            # NumPy's errstate is that of the context.
+            waiting.append(pool.submit(copy_context().run, work, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="fedsofim")

@@ -1,0 +1,36 @@
+/* What the sources of the module fedsofim_kernel share. */
+
+#ifndef FEDSOFIM_KERNEL_H
+#define FEDSOFIM_KERNEL_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define EVERY_CPU
+#endif
+
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+#ifdef _MSC_VER
+#define restrict __restrict
+#endif
+
+#define FLOAT ((Py_ssize_t)sizeof(float))
+
+/* kernel.c */
+int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
+                      const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
+int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
+
+/* crowd.c and streams.c */
+PyObject *clipped_sums(PyObject *self, PyObject *args);
+extern PyTypeObject StreamType;
+
+#endif
