@@ -2,11 +2,12 @@
 
 python scripts/kfc_networks.py --images cifar10.npz --public cifar100.npz [--full]
 
-The two files hold images in MedMNIST's layout. Every arm chooses its rate and its clip from a grid
-of the same size, on held-out training records. Each finished run is kept in --store at once, so
-that an interrupted study continues; --page writes the page from what is there. Without --full,
-images have 16 x 16 pixels, and records and rounds are few: about ten minutes of a core. With it,
-whole images, all records, 100 rounds, and a choice for every budget: days.
+The two files hold images in MedMNIST's layout. Every arm has the same number of tries, on held-out
+training records: DP-SGD and DP-Adam choose a rate and a clip, KFC a rate and its damping. Each
+finished run is kept in --store at once, so that an interrupted study continues; --page writes the
+page from what is there. Without --full, images have 16 x 16 pixels, and records and rounds are few:
+about 20 minutes of a core. With it, whole images, all records, 100 rounds, and a choice for every
+budget: days.
 """
 
 import argparse
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EPSILONS, SEEDS, CLIENTS = (1, 3, 8), (0, 1, 2), (1, 10)
 TUNING = ("dataset.holdout=0.2", "seed=100")
 TOKENS, SHIFTED = Texts(), Texts(language=1)
+TEXTS = 2.0
 
 
 class Size(NamedTuple):
@@ -38,8 +40,9 @@ class Size(NamedTuple):
         tests: for testing.
         rounds: of each run.
         tuned: the budgets that settings are chosen at, with one client.
-        clips: to choose from.
-        steps: to choose from; the rate is this over the clip.
+        clips: to choose from; KFC has the first.
+        dampings: to choose from, for KFC.
+        steps: to choose from; the rate is this over the clip, and on texts `TEXTS` times as much.
         adam: rates to choose from, for DP-Adam.
     """
 
@@ -49,6 +52,7 @@ class Size(NamedTuple):
     rounds: int
     tuned: tuple[float, ...]
     clips: tuple[float, ...]
+    dampings: tuple[float, ...]
     steps: tuple[float, ...]
     adam: tuple[float, ...]
 
@@ -62,14 +66,17 @@ class Size(NamedTuple):
         return min(self.tuned, key=lambda e: abs(np.log(noise * e)))
 
 
-SMALL = Size(16, 3000, 1000, 10, (1, 3), (1.0,), (0.7, 2.0, 6.0), (0.003, 0.01, 0.03))
+SMALL = Size(
+    16, 5000, 2000, 15, (1, 3), (1.0, 0.3), (1e-3, 0.1), (1.5, 4.5, 13.5), (0.003, 0.01, 0.03)
+)
 FULL = Size(
     32,
     50_000,
     10_000,
     100,
     (0.3, 1, 3, 8),
-    (0.1, 0.3, 1.0, 3.0),
+    (1.0, 0.1, 0.3, 3.0),
+    (1e-3, 1e-2, 0.1, 1.0),
     (0.25, 0.5, 1.0, 2.0, 4.0),
     (0.001, 0.003, 0.01, 0.03, 0.1),
 )
@@ -104,7 +111,7 @@ ARMS = {
     "DP-SGD": "strategy=fedgd",
     "DP-Adam": "strategy=fedadam strategy.beta1=0.9 strategy.beta2=0.99 strategy.tau=1e-6",
     "KFC, white noise": "strategy=fedgd transform=kfc transform.noise=white",
-    "KFC, pink noise": "strategy=fedgd transform=kfc transform.spectrum=power",
+    "KFC, pink noise": "strategy=fedgd transform=kfc",
     "KFC, token noise": "strategy=fedgd transform=kfc",
     "KFC, public data": "strategy=fedgd transform=kfc transform.probes={public}",
     "KFC, private data (not private)": "strategy=fedgd transform=oracle "
@@ -127,13 +134,16 @@ class Run(NamedTuple):
     epsilon: float
     rate: float
     clip: float
+    damping: float | None
     extra: tuple[str, ...]
 
     def overrides(self, place: Place) -> list[str]:
         """Its config."""
         public = place.file("public-texts" if self.model == "text" else "public-images")
         arm = ARMS[self.arm].format(public=public).split()
-        arm += ["transform.count=512"] if "KFC" in self.arm else []
+        if self.damping is not None:
+            arm += ["transform.count=512", "transform.normalise=network"]
+            arm += [f"transform.damping={self.damping:g}"]
         return [
             *models(place)[self.model],
             *arm,
@@ -150,11 +160,12 @@ class Run(NamedTuple):
 
 def grid(size: Size, model: str, arm: str, epsilon: float) -> list[Run]:
     """What an arm chooses from."""
-    adam = "Adam" in arm
+    kfc, more = "KFC" in arm, TEXTS if model == "text" else 1
+    pairs = [(size.clips[0], d) for d in size.dampings] if kfc else [(c, None) for c in size.clips]
     return [
-        Run(model, arm, 1, epsilon, s if adam else s / clip, clip, TUNING)
-        for clip in size.clips
-        for s in (size.adam if adam else size.steps)
+        Run(model, arm, 1, epsilon, rate, clip, damping, TUNING)
+        for clip, damping in pairs
+        for rate in (size.adam if "Adam" in arm else [more * s / clip for s in size.steps])
     ]
 
 
@@ -268,7 +279,8 @@ def main() -> None:
         make_data(study.place, a.images, a.public)
         for model in names:
             study.run(study.grids(model), a.jobs)
-            for seed in SEEDS:
+        for seed in SEEDS:
+            for model in names:
                 study.run(list(study.finals(model, seed)), a.jobs)
     for model in models(study.place):
         study.read(study.grids(model))

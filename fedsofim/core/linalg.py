@@ -26,7 +26,9 @@ def rank_one_solve(m: Array, rho: float, v: Array) -> Array:
     return (v_ / rho - m_ * (mv / (rho**2 + rho * mm))).astype(v.dtype)
 
 
-def inverse_root(covariance: Array, damping: float, floor: float = 0.0) -> Array:
+def inverse_root(
+    covariance: Array, damping: float, floor: float = 0.0, least: float = 0.0
+) -> Array:
     r"""The symmetric $U = (C + \gamma I)^{-1/2}$, so that $UCU$ is the identity up to damping.
 
     Args:
@@ -34,6 +36,7 @@ def inverse_root(covariance: Array, damping: float, floor: float = 0.0) -> Array
             Or a diagonal, `(d,)`.
         damping: $\gamma$ over the largest eigenvalue, > 0.
         floor: eigenvalues are raised to this part of the largest before damping.
+        least: if above 0, the damping is $\gamma$ itself, and at least this part of the largest.
 
     Returns:
         `U`, of the shape of C, float64; the identity for a covariance of zeros.
@@ -47,5 +50,6 @@ def inverse_root(covariance: Array, damping: float, floor: float = 0.0) -> Array
     largest = eigenvalues.max()
     if largest <= 0:
         return np.ones(len(C)) if Q is None else np.eye(len(C))
-    raised = np.maximum(eigenvalues, floor * largest) + damping * largest
+    gamma = max(damping, least * largest) if least else damping * largest
+    raised = np.maximum(eigenvalues, floor * largest) + gamma
     return np.asarray(1 / np.sqrt(raised) if Q is None else (Q / np.sqrt(raised)) @ Q.T)

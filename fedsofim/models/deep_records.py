@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import exact_sums
-from fedsofim.models.layers import Pair, transformed
+from fedsofim.models.layers import Call, Pair, transformed
 from fedsofim.models.records import Covariances, Factors
 
 if TYPE_CHECKING:
@@ -46,11 +46,22 @@ class DeepRecords:
 
     def part(self, which: slice | Array | Tensor) -> "DeepRecords":
         """Some of the records."""
-        return DeepRecords(self.network, self.x[which], self.y[which], self.factors)
+        factors = self.factors
+        if factors is not None and not isinstance(which, slice):  # these lie elsewhere
+            factors = [U._replace(known=None) for U in factors]
+        return DeepRecords(self.network, self.x[which], self.y[which], factors)
 
     def with_transform(self, factors: Factors) -> "DeepRecords":
-        """The same records, whose gradients are transformed before they are clipped."""
-        return DeepRecords(self.network, self.x, self.y, self.network.factor_pairs(factors))
+        """The same records, whose gradients are transformed before they are clipped.
+
+        Norms of records under a factor that stays the same are not computed again.
+        """
+        pairs, before = self.network.factor_pairs(factors), self.factors or []
+        stay = [torch.equal(U.A, old.A) for U, old in zip(pairs, before, strict=False)]
+        known = [old.known if same else {} for old, same in zip(before, stay, strict=True)]
+        known = known or [{} for _ in pairs]
+        pairs = [U._replace(known=seen) for U, seen in zip(pairs, known, strict=True)]
+        return DeepRecords(self.network, self.x, self.y, pairs)
 
     def batches(self) -> Iterator["DeepRecords"]:
         """Parts of at most a microbatch, in order."""
@@ -89,24 +100,31 @@ class DeepRecords:
         """The sum in floats; an example whose norm is not finite, or huge, contributes zero."""
         point, factors = self.network.at(theta), self._factors(theta)
         total = torch.zeros(self.network.size, dtype=point.matrices[0].dtype)
-        sums = self.network.split(total)
+        plain = torch.zeros_like(total)  # what the transform is still to be applied to
+        sums = self.network.split(total), self.network.split(plain)
         for batch in self.batches():
             batch._add_clipped(point, factors, C, sums)
+        for out, before, U in zip(*sums, factors, strict=True):
+            if U is not None and before.any():
+                out.add_(transformed(before, U))
         return total.numpy()
 
     def _add_clipped(
-        self, point: "Point", factors: Sequence[Pair | None], C: float, sums: list[Tensor]
+        self,
+        point: "Point",
+        factors: Sequence[Pair | None],
+        C: float,
+        sums: tuple[list[Tensor], list[Tensor]],
     ) -> None:
-        """Add the clipped gradients to the layers' sums."""
+        """Add the clipped gradients to the layers' sums: as they are, or before the transform."""
         passes = self.network.passes(point, self.x, self.y)
-        used = [
-            (layer.gradients(calls, matrix, U), out)
-            for layer, calls, matrix, U, out in zip(
-                self.network.layers.values(), passes, point.matrices, factors, sums, strict=True
-            )
-            if calls
-        ]
-        weight = sums[0].new_ones(self.size)
+        used = []
+        for i, (layer, calls) in enumerate(zip(self.network.layers.values(), passes, strict=True)):
+            if calls:
+                U = self._knowing(factors[i], calls)
+                gradients = layer.gradients(calls, point.matrices[i], U)
+                used.append((gradients, sums[gradients.plain][i]))
+        weight = point.matrices[0].new_ones(self.size)
         if math.isfinite(C):
             limits = torch.finfo(weight.dtype)
             square = torch.stack([gradients.squares for gradients, _ in used]).sum(dim=0)
@@ -124,7 +142,12 @@ class DeepRecords:
         if self.factors is None:
             return [None] * len(self.network.layers)
         kind = torch.from_numpy(np.empty(0, theta.dtype)).dtype
-        return [Pair(U.G.to(kind), U.A.to(kind)) for U in self.factors]
+        return [U if U.A.dtype == kind else Pair(U.G.to(kind), U.A.to(kind)) for U in self.factors]
+
+    def _knowing(self, U: Pair | None, calls: Sequence[Call]) -> Pair | None:
+        """The factors, knowing inputs of earlier rounds only if they are these records."""
+        same = len(calls) == 1 and _place(calls[0].x) == _place(self.x)
+        return U if U is None or same else U._replace(known=None)
 
     def logits(self, theta: Array) -> Array:
         """The network's outputs, `(N, K)`."""
@@ -167,3 +190,8 @@ class DeepRecords:
             Covariances(g / self.size, a / max(1, n))
             for g, a, n in zip(G, A, positions, strict=True)
         ]
+
+
+def _place(x: Tensor) -> int:
+    """Where a tensor's memory begins; that of records is theirs as long as they live."""
+    return x.untyped_storage().data_ptr()

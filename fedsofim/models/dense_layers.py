@@ -65,23 +65,36 @@ class Dense(Layer[M]):
         if S > 1 and S * (rows + columns) >= rows * columns:
             return held(transformed(self.whole(calls, matrix), U))
         a, delta = self._sides(calls)
-        if U is None:
-            square = _ghost(a, delta, self.bias)
-        else:
-            k = columns - self.bias
-            bent = _multiplied(a, U.A[:k], U.A[k] if self.bias else None)
-            square = _ghost(bent, _multiplied(delta, U.G.T, None), False)
 
         def add(w: Tensor, out: Tensor) -> None:
-            g = out if U is None else torch.zeros_like(out)
             d = (delta * w[:, None, None]).transpose(0, 1).flatten(1)
-            g[:, : a.shape[1]].addmm_(d, a.transpose(1, 2).flatten(0, 1))
+            out[:, : a.shape[1]].addmm_(d, a.transpose(1, 2).flatten(0, 1))
             if self.bias:
-                g[:, -1] += d.sum(dim=1)
-            if U is not None:
-                out.add_(transformed(g, U))
+                out[:, -1] += d.sum(dim=1)
 
-        return Gradients(square, add)
+        if U is None:
+            return Gradients(_ghost(a, delta, self.bias), add)
+        bent = _multiplied(delta, U.G.T, None)
+        if S == 1:
+            square = (self._bent_length(calls[0].x, a, U) * _lengths(bent, False)[:, 0]) ** 2
+        else:
+            square = _ghost(self._bent(a, U), bent, False)
+        return Gradients(square, add, plain=True)
+
+    def _bent(self, a: Tensor, U: Pair) -> Tensor:
+        """`U_A' (a, 1)` at every position."""
+        k = a.shape[1]
+        return _multiplied(a, U.A[:k], U.A[k] if self.bias else None)
+
+    def _bent_length(self, x: Tensor, a: Tensor, U: Pair) -> Tensor:
+        """The norm of each input under `U_A`, `(N,)`; that of a record is computed but once."""
+        place = (x.storage_offset(), *x.stride(), *x.shape)
+        length = None if U.known is None else U.known.get(place)
+        if length is None:
+            length = _lengths(self._bent(a, U), False)[:, 0]
+            if U.known is not None:
+                U.known[place] = length
+        return length
 
     def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
         a, delta = self._sides(calls)

@@ -36,10 +36,17 @@ class Call(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A layer's factors, `(out, out)`, and `(in, in)` or a diagonal `(in,)`."""
+    """A layer's factors, `(out, out)`, and `(in, in)` or a diagonal `(in,)`.
+
+    Attributes:
+        G: on the side of the outputs.
+        A: on the side of the inputs.
+        known: the norms of inputs under A, by where they lie, if they are the records themselves.
+    """
 
     G: Tensor
     A: Tensor
+    known: dict[tuple[int, ...], Tensor] | None = None
 
 
 class Gradients(NamedTuple):
@@ -48,10 +55,12 @@ class Gradients(NamedTuple):
     Attributes:
         squares: the square of each one's norm, never too small, `(N,)` float64.
         add: adds their sum, with the weights `(N,)`, to a matrix `(out, in)`.
+        plain: whether that is the sum before the transform: it is linear, and once is enough.
     """
 
     squares: Tensor
     add: Callable[[Tensor, Tensor], None]
+    plain: bool = False
 
 
 class Moments(NamedTuple):

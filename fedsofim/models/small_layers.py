@@ -16,7 +16,6 @@ from fedsofim.models.layers import (
     Pair,
     products_sum,
     second_moment,
-    transformed,
 )
 
 
@@ -51,10 +50,9 @@ class EmbeddingLayer(Layer[nn.Embedding]):
 
         def add(w: Tensor, out: Tensor) -> None:
             d = (delta * w[:, None, None]).flatten(0, 1)
-            table = d.new_zeros(self.shape[::-1]).index_add_(0, ids.flatten(), d)
-            out.add_(transformed(table.T, U))
+            out.T.index_add_(0, ids.flatten(), d)
 
-        return Gradients(square, add)
+        return Gradients(square, add, plain=U is not None)
 
     def moments(self, calls: Sequence[Call], matrix: Tensor) -> Moments:
         ids, delta = self._sides(calls)

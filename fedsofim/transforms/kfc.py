@@ -11,6 +11,7 @@ The server makes the factors and broadcasts them: all clients share them and non
 
 import math
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,8 +22,11 @@ from fedsofim.core.linalg import inverse_root
 from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.strategies.stage import Stage
 
-Normalise = Literal["gradients", "eigenvalues", "none"]
+Normalise = Literal["gradients", "network", "eigenvalues", "none"]
 Source = Literal["nothing", "probes", "private"]
+LEAST = 1e-4  # of the largest eigenvalue is added to all
+WIDE, REMEMBERED = 256, 1 << 27  # the width of a factor that is worth remembering; bytes in all
+_roots: dict[tuple[Any, ...], Array] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +74,14 @@ class KFC(Transform):
 
     Attributes:
         damping: $\gamma$ over the covariance's largest eigenvalue, at least 1e-4.
+        absolute: whether the damping is $\gamma$ itself, as in the paper, whose value is 1e-3; it
+            is at least 1e-4 of the largest eigenvalue all the same.
         floor: eigenvalues are raised to this part of the largest.
         sides: whether the transform is $U_G g U_A$, or has one factor only.
         normalise: how a factor is scaled, which decides what a clip or a learning rate means.
-            `gradients`: probes keep their mean square, so a clip means much what it meant without
-            the transform. `eigenvalues`: the factor's mean square eigenvalue is 1.
+            `gradients`: probes keep their mean square in every layer, so a clip means much what it
+            meant without the transform. `network`: they keep it in all layers together, and layers
+            weigh as in the paper. `eigenvalues`: the factor's mean square eigenvalue is 1.
         refresh_every: rounds between looks at the model; 0 keeps the first factors.
         count: how many probes; by default all of a file, or 512 that are made.
         noise: `pink` or `white`, where probes are made: for images. Features bring their own, and
@@ -90,6 +97,7 @@ class KFC(Transform):
     source: ClassVar[Source] = "probes"
 
     damping: float
+    absolute: bool = False
     floor: float = 0.0
     sides: Literal["both", "input", "output"] = "both"
     normalise: Normalise = "gradients"
@@ -102,7 +110,7 @@ class KFC(Transform):
 
     def __post_init__(self) -> None:
         # Below, float32 rounding of a sum could be magnified beyond a thousandth of its clip.
-        require(1e-4 <= self.damping < math.inf, f"damping={self.damping}: must be at least 1e-4")
+        require(LEAST <= self.damping < math.inf, f"damping={self.damping}: must be at least 1e-4")
         require(0 <= self.floor <= 1, f"floor={self.floor}: must be between 0 and 1")
         every = self.refresh_every
         require(every >= 0, f"refresh_every={every}: must be >= 0 (0: never)")
@@ -126,16 +134,21 @@ class KFC(Transform):
         """The transform that these covariances ask for, in float32."""
         U_G = [self._factor(layer.G, self.sides != "input") for layer in layers]
         U_A = [self._factor(layer.A, self.sides != "output") for layer in layers]
+        if self.normalise == "network":
+            before = sum(_square(layer.G) * _square(layer.A) for layer in layers)
+            after = sum(
+                _square(layer.G, G) * _square(layer.A, A)
+                for layer, G, A in zip(layers, U_G, U_A, strict=True)
+            )
+            U_G = [U * math.sqrt(before / after) for U in U_G] if after else U_G
         return Factors(join(U_G), join(U_A))
 
     def _factor(self, C: Array, wanted: bool) -> Array:
-        whole = C.ndim == 2  # else a diagonal, as of a norm's scales
         if not wanted:
-            return np.eye(len(C)) if whole else np.ones(len(C))
-        U = inverse_root(C, self.damping, self.floor)
+            return np.eye(len(C)) if C.ndim == 2 else np.ones(len(C))
+        U = _root(C, self.damping, self.floor, LEAST if self.absolute else 0.0)
         if self.normalise == "gradients" and C.any():
-            size = np.trace(C) if whole else C.sum()
-            U /= math.sqrt(np.vdot(U, C @ U if whole else C * U) / size)  # tr(U C U) = tr(C)
+            U /= math.sqrt(_square(C, U) / _square(C))  # tr(U C U) = tr(C)
         elif self.normalise == "eigenvalues":
             U /= math.sqrt(np.vdot(U, U) / len(U))
         return U
@@ -154,6 +167,27 @@ class Oracle(KFC):
     source: ClassVar[Source] = "private"
 
     i_know_this_is_not_private: bool = False
+
+
+def _square(C: Array, U: Array | None = None) -> float:
+    """The mean square of vectors of covariance C, whole or a diagonal: tr(C), or tr(U C U)."""
+    if U is None:
+        return float(np.trace(C) if C.ndim == 2 else C.sum())
+    return float(np.vdot(U, C @ U if C.ndim == 2 else C * U))
+
+
+def _root(C: Array, damping: float, floor: float, least: float) -> Array:
+    """`inverse_root`, remembering large ones: the first layer sees the same probes each time."""
+    if len(C) < WIDE:
+        return inverse_root(C, damping, floor, least)
+    key = (sha256(np.ascontiguousarray(C)).digest(), damping, floor, least)
+    U = _roots.pop(key, None)
+    if U is None:
+        U = inverse_root(C, damping, floor, least)
+    _roots[key] = U  # last used, last forgotten
+    while len(_roots) > 1 and sum(root.nbytes for root in _roots.values()) > REMEMBERED:
+        del _roots[next(iter(_roots))]
+    return U.copy()
 
 
 def join(matrices: list[Array]) -> Array:

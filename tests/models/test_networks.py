@@ -157,12 +157,12 @@ def test_ghost_norms_are_those_of_the_gradients(name, kfc):
     w = torch.linspace(0.1, 1, records.size, dtype=torch.float64)
     layers = zip(network.layers.values(), point.matrices, passes, U, whole, strict=False)
     for layer, matrix, calls, pair, g in layers:
-        ours, g = layer.gradients(calls, matrix, pair), transformed(g, pair)
-        square = g.flatten(1).square().sum(dim=1)
+        ours, bent = layer.gradients(calls, matrix, pair), transformed(g, pair)
+        square = bent.flatten(1).square().sum(dim=1)
         torch.testing.assert_close(ours.squares, square, rtol=1e-9, atol=1e-18)
         total = torch.ones_like(matrix)
         ours.add(w, total)
-        expected = 1 + torch.tensordot(w, g, dims=1)
+        expected = 1 + torch.tensordot(w, g if ours.plain else bent, dims=1)
         torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -214,6 +214,25 @@ def test_one_clip_over_all_layers(name, kfc, clip):
     S = records.gradient_sum(theta, clip).value
     assert S.shape == theta.shape == (1, network.size)
     np.testing.assert_allclose(S[0], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "twice"])
+def test_norms_that_are_known_are_those_of_these_records_under_these_factors(name):
+    """Rounds with old factors, new ones, some of the records, and other parameters."""
+    network, records, theta = make(name, n=11)
+    old, new = (some_factors(network, seed)[1] for seed in (0, 1))
+    mixed = Factors(new.U_G, old.U_A)  # what a refresh leaves of the first layer
+    kept = records
+    for step, factors in enumerate((old, old, mixed, new, old)):
+        kept = kept.with_transform(factors)
+        theta = theta + 0.1 * step
+        for which in (slice(None), slice(0, 10, 2), slice(0, 5), np.array([9, 3, 0])):
+            ours = kept.part(which).gradient_sum(theta, 0.1).value
+            fresh = network.records(records.x[which].numpy(), records.y[which].numpy())
+            expected = fresh.with_transform(factors).gradient_sum(theta, 0.1).value
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+    seen = [bool(U.known) for U in kept.factors]
+    assert seen == [name == "mlp"] + [False] * (len(seen) - 1)
 
 
 @pytest.mark.parametrize("name", ["cnn", "wide cnn", "resnet"])

@@ -76,6 +76,62 @@ def test_normalisation_keeps_probes_or_eigenvalues_at_their_mean_square(rng):
     np.testing.assert_allclose(U, inverse_root(C, 1e-3), rtol=1e-5, atol=1e-5)
 
 
+def test_a_network_keeps_its_mean_square_and_layers_weigh_as_without_normalisation(rng):
+    layers = [Covariances(covariance(rng, 3), covariance(rng, d)) for d in (9, 4)]
+    layers.append(Covariances(np.ones((1, 1)), rng.uniform(1, 2, 6)))  # a diagonal, of a norm
+    free, kept = (
+        KFC(damping=1e-3, absolute=True, normalise=n).factors(layers) for n in ("none", "network")
+    )
+    np.testing.assert_array_equal(kept.U_A, free.U_A)
+    ratio = kept.U_G / free.U_G
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)
+    before = after = 0
+    U_G = np.split(kept.U_G.astype(float), [9, 18])
+    U_A = np.split(kept.U_A.astype(float), [81, 97])
+    for (G, A), u_g, u_a in zip(layers, U_G, U_A, strict=True):
+        A = np.diag(A) if A.ndim == 1 else A
+        u_g = u_g.reshape(G.shape)
+        u_a = np.diag(u_a) if len(u_a) == len(A) else u_a.reshape(A.shape)
+        before += np.trace(np.kron(G, A))
+        U = np.kron(u_g, u_a)
+        after += np.trace(U @ np.kron(G, A) @ U)
+    assert after == pytest.approx(before, rel=1e-5)
+
+
+def test_the_papers_damping_is_added_as_it_is_but_never_next_to_nothing():
+    layer = [Covariances(np.eye(2), np.diag([3.0, 0.007]))]
+    kfc = KFC(damping=1e-3, absolute=True, normalise="none")
+    np.testing.assert_allclose(np.diag(kfc.factors(layer).U_A) ** -2.0, [3.001, 0.008], rtol=1e-5)
+    layer = [Covariances(np.eye(2), np.diag([1e3, 0.0]))]
+    np.testing.assert_allclose(np.diag(kfc.factors(layer).U_A) ** -2.0, [1e3 + 0.1, 0.1], rtol=1e-5)
+
+
+def test_the_transform_is_the_kronecker_factored_inverse_root(rng):
+    """Without damping to speak of, vec(U_G g U_A) is (G x A)^(-1/2) vec(g), by a dense inverse."""
+    G, A, g = covariance(rng, 3), covariance(rng, 5), rng.standard_normal((3, 5))
+    U_G, U_A = (inverse_root(C, 1e-13) for C in (G, A))
+    eigenvalues, Q = np.linalg.eigh(np.kron(G, A))
+    dense = (Q / np.sqrt(eigenvalues)) @ Q.T @ g.ravel()
+    np.testing.assert_allclose((U_G @ g @ U_A).ravel(), dense, rtol=1e-6)
+
+
+def test_a_wide_factor_is_remembered_by_its_numbers_and_settings(rng, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "fedsofim.transforms.kfc.inverse_root",
+        lambda *a: (asked.append(a), inverse_root(*a))[1],
+    )
+    C = covariance(rng, 300)
+    first = KFC(damping=1e-3).factors([Covariances(np.eye(2), C)])
+    again = KFC(damping=1e-3).factors([Covariances(np.eye(2), C.copy())])
+    np.testing.assert_array_equal(first.U_A, again.U_A)
+    assert sum(len(a[0]) == 300 for a in asked) == 1
+    for kfc, D in ((KFC(damping=1e-2), C), (KFC(damping=1e-3), C + np.eye(300))):
+        U = kfc.factors([Covariances(np.eye(2), D)]).U_A
+        exact = inverse_root(D, kfc.damping)
+        np.testing.assert_allclose(U / np.linalg.norm(U), exact / np.linalg.norm(exact), atol=1e-6)
+
+
 def test_sides_leave_the_other_factor_alone(rng):
     layer = [Covariances(covariance(rng, 3), covariance(rng, 5))]
     only = KFC(damping=1e-3, sides="input").factors(layer)

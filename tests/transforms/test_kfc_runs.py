@@ -194,7 +194,7 @@ def test_a_run_directory_says_what_was_transformed(cli, tmp_path, small):
         ("transform.refresh_every=-1", "transform.refresh_every=-1"),
         ("transform.count=0", "transform.count=0"),
         ("transform.alpha=-1", "transform.alpha=-1"),
-        ("transform.normalise=some", "choose one of gradients, eigenvalues, none"),
+        ("transform.normalise=some", "choose one of gradients, network, eigenvalues, none"),
         ("transform.name=sum", "choose one of none, kfc, oracle"),
     ],
 )
