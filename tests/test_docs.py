@@ -52,7 +52,7 @@ def commands(page: Path) -> list[Line]:
 
 
 def overrides_of(flower: str) -> list[str]:
-    """The config that a `flwr run` is given; what is to be put in the place of dots is not known."""
+    """The config that a `flwr run` is given; of `...` nothing is known."""
     match = re.search(r"--run-config '([^']*)'", flower)
     given = parse_config_args([match[1]]) if match and match[1] != "..." else {}
     assert given.keys() <= KEYS, f"{flower}: Flower would refuse a key"
