@@ -2,17 +2,20 @@
 
 import re
 import shlex
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from fedsofim.cli.main import COMMANDS
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import ConfigError
+from fedsofim.federation import run_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,6 +23,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 KEYED = {"run": "", "sweep": "output.dir", "calibrate": "", "audit": "", "features": "out"}
 # Folders whose files a page names by path.
 FOLDERS = "clients|conf|data|docs|examples|fedsofim|scripts|strategies|tests"
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+KEYS = PROJECT["tool"]["flwr"]["app"]["config"].keys()
 
 
 class Line(NamedTuple):
@@ -45,9 +52,11 @@ def commands(page: Path) -> list[Line]:
 
 
 def overrides_of(flower: str) -> list[str]:
-    """The config that a `flwr run` is given."""
-    match = re.search(r'overrides="([^"]*)"', flower)
-    return match[1].split() if match else []
+    """The config that a `flwr run` is given; of `...` nothing is known."""
+    match = re.search(r"--run-config '([^']*)'", flower)
+    given = parse_config_args([match[1]]) if match and match[1] != "..." else {}
+    assert given.keys() <= KEYS, f"{flower}: Flower would refuse a key"
+    return run_config.overrides_of(given)
 
 
 SHOWN = [line for page in PAGES for line in commands(page)]

@@ -1,6 +1,5 @@
 """A run's settings from Python: the keys of the command line, by the same names."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -11,22 +10,10 @@ from fedsofim.config import schema
 from fedsofim.config.auto import Sizes
 from fedsofim.config.compose import CONF, compose, make_absolute
 from fedsofim.config.overrides import nearest
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.config.words import WORDS, text
+from fedsofim.core.errors import require
 from fedsofim.runs.record import dotted
 
-# Short words for the keys that are given most often.
-WORDS = {
-    "epsilon": "privacy.epsilon",
-    "delta": "privacy.delta",
-    "clip": "privacy.clip",
-    "noise_multiplier": "privacy.noise_multiplier",
-    "adjacency": "privacy.adjacency",
-    "trust": "privacy.trust",
-    "clients": "partition.clients",
-    "alpha": "partition.alpha",
-    "lr": "strategy.lr",
-    "holdout": "dataset.holdout",
-}
 # What config.yaml holds itself, and the folders beside it.
 PLAIN = tuple(
     key for key in yaml.safe_load((CONF / "config.yaml").read_text()) if key != "defaults"
@@ -167,28 +154,3 @@ def _no_such_key(name: str, known: Sequence[str]) -> str:
     found = nearest(name, known)
     hint = f"did you mean {' or '.join(found)}?" if found else "'fedsofim run --help' has all"
     return f"{name}: no such key; {hint}"
-
-
-def text(value: Any) -> str:
-    """A value as the command line takes it.
-
-    >>> text(0.1), text(None), text(True), text("sofim"), text("my file.npz")
-    ('0.1', 'null', 'true', 'sofim', "'my file.npz'")
-    """
-    from hydra.core.override_parser.types import Quote, QuotedString
-
-    if hasattr(value, "item"):
-        value = value.item()  # a NumPy number
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, type):
-        return f"{value.__module__}:{value.__qualname__}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(text, value))}]"
-    if not isinstance(value, str | Path):
-        raise ConfigError(f"{value!r}: not a number, a text, or a list of them")
-    # A word that is no number and none of null, true and false needs no quotes.
-    plain = re.fullmatch(r"(?!(null|true|false|inf|nan)$)[a-z_/][\w./:-]*", str(value), re.A | re.I)
-    return str(value) if plain else QuotedString(str(value), Quote.single).with_quotes()

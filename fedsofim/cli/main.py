@@ -30,6 +30,7 @@ COMMANDS = {  # in the order of the help page
     "features": "images to a file of features",
     "list": "the strategies, data sets, transforms … that there are",
     "ledger": "what an owner's records were charged for: show, verify, adopt",
+    "app": "a thin Flower app that runs what is installed: to read, to sign, to share",
     "deploy": "real machines: server, register, client; rehearse: all on this one",
     "completion": "let the shell complete commands and keys: bash, zsh, fish",
 }

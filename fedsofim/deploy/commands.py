@@ -90,6 +90,9 @@ def _sign_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build", action="store_true", help="make the bundle anew from the project's directory"
     )
+    parser.add_argument(
+        "--app", type=Path, metavar="DIR", help="make it from this app, as 'fedsofim app' writes it"
+    )
     parser.set_defaults(run=_sign)
 
 
@@ -140,8 +143,9 @@ def _sign(chosen: argparse.Namespace) -> None:
     from fedsofim.deploy.rehearsal import project_root
 
     folder = chosen.dir.resolve()
-    if chosen.build or not (folder / signing.BUNDLE).exists():
-        signing.make_bundle(project_root(), folder)
+    require(not chosen.app or chosen.app.is_dir(), f"--app {chosen.app}: there is no such folder")
+    if chosen.build or chosen.app or not (folder / signing.BUNDLE).exists():
+        signing.make_bundle(chosen.app or project_root(folder / "app"), folder)
     name = signing.sign(folder, chosen.key)
     print(
         f"{name} has signed {folder / signing.BUNDLE}: what it holds is what clients will run.\n"

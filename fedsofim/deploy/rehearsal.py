@@ -15,12 +15,13 @@ import numpy as np
 
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.errors import require
 from fedsofim.core.shipped import editable_root
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import programs, signing
 from fedsofim.deploy.keys import make_signing_key
 from fedsofim.deploy.reach import Address, listens
+from fedsofim.deploy.thin_app import write_app
 from fedsofim.federation.node import Node
 from fedsofim.federation.peers import numbered
 from fedsofim.runs.experiment import load_divided
@@ -45,11 +46,11 @@ def rehearse(
         overrides: as for `fedsofim run`; also for the run's config here.
         signed: whether clients run signed code only.
     """
-    project = project_root()
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
         folder = folder.resolve()
+        project = project_root(folder / "app")
         settings = [f"partition.clients={clients}", f"rounds={rounds}", *overrides]
         files, classes = deal_out(folder, settings)
         federation = stack.enter_context(Federation(folder))
@@ -64,14 +65,12 @@ def rehearse(
         federation.train(project, settings)
 
 
-def project_root() -> Path:
-    """The project's directory, which `flwr run` makes its bundle from."""
+def project_root(app: Path) -> Path:
+    """What `flwr run` makes its bundle from: the checkout, or else a thin app in `app`."""
     here = Path.cwd()
     found = (here / "fedsofim" / "federation" / "server_app.py").is_file()
     root = here if found else editable_root()
-    if root is None:
-        raise ConfigError("start the rehearsal in the project's directory, where pyproject.toml is")
-    return root
+    return root or (app if app.is_dir() else write_app(app))
 
 
 def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:

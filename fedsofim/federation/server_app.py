@@ -1,6 +1,7 @@
 """Flower's entry point for the server: `flwr run` calls `main`.
 
-    flwr run . --run-config 'overrides="strategy=fedgd privacy.epsilon=1"'
+    flwr run . --run-config 'strategy="fedgd" epsilon=1.0'
+    flwr run . --run-config 'overrides="strategy=fedgd strategy.lr=0.3"'
     flwr run . --run-config 'resume="outputs/2026-01-31/sofim-cifar10-eps10-seed0"'
 
 Relative paths are taken from the project's directory: Flower runs a copy of the code, from a
@@ -26,6 +27,7 @@ from fedsofim.core.shipped import editable_root
 from fedsofim.engines.flower import flower_engine
 from fedsofim.federation import deployed
 from fedsofim.federation.roster import Roster
+from fedsofim.federation.run_config import overrides_of
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.observer import Text
@@ -37,7 +39,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train over Flower's grid into a run directory."""
     try:
-        serve(grid, **{key: str(value) for key, value in context.run_config.items()})
+        given = context.run_config
+        serve(grid, shlex.join(overrides_of(given)), resume=str(given.get("resume", "")))
     except ConfigError as error:
         log(ERROR, "fedsofim: %s", error)
         sys.tracebacklimit = 0  # the line above says it all, and it is the last that is said
