@@ -13,8 +13,10 @@ from fedsofim.api.model import Model
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
-from fedsofim.data.datasets import DatasetConfig, features_of
+from fedsofim.data.classes import names_in
+from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import Batch, Reading, decode
+from fedsofim.data.records import features_of
 
 BATCH = 256
 # What a file's records may be called, with their labels' names, in the order of preference.
@@ -100,6 +102,8 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
         arrays = npz.read(file) if file.suffix == ".npz" else {"x": np.load(file)}
         name = _chosen(arrays, array)
         labels = arrays.get(NAMED.get(name, name.replace("_x", "_y").replace("images", "labels")))
+        if labels is not None and (own := names_in(arrays)):
+            labels = np.array(own)[labels.reshape(len(labels), -1)[:, 0]]
         return _of_array(history, file, arrays, name, reading)._replace(labels=labels)
 
 
@@ -160,8 +164,16 @@ def _decoded(
         yield names[part], [decode(file, reading) for file in files[part]]
 
 
-def accuracy(predicted: Sequence[Predicted], labels: Array) -> float:
-    """The part of the records whose label is predicted; labels are compared as texts."""
+def accuracy(predicted: Sequence[Predicted], labels: Array, classes: Array) -> float:
+    """The part of the records whose label is predicted; labels are compared as texts.
+
+    Args:
+        predicted: for all records.
+        labels: what they are; numbers stand for the classes in their order if these have names.
+        classes: the model's, `(K,)`.
+    """
     found: list[Any] = [label for part in predicted for label in part.labels.tolist()]
     told = labels.reshape(len(labels), -1)[:, 0].tolist()
+    if labels.dtype.kind in "iu" and classes.dtype.kind == "U":
+        told = [classes[k] if 0 <= k < len(classes) else k for k in told]
     return float(np.mean([str(a) == str(b) for a, b in zip(found, told, strict=True)]))

@@ -41,6 +41,6 @@ def main(arguments: Sequence[str]) -> None:
     with watching(screen) as watch:
         if out is not None:
             extraction.write(out, watch)
-        file = out or extraction.file(watch)
+        file = out or extraction.file(watch, scored=False)
     size = file.stat().st_size / 1e6
     screen.print(f"Features in {file} ({size:.1f} MB)", soft_wrap=True, markup=False)

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
         print(text, end="")
     told = f"{sum(len(part.names) for part in parts):,} records"
     if records.labels is not None:
-        share = prediction.accuracy(parts, records.labels)
+        share = prediction.accuracy(parts, records.labels, history.model.classes_)
         told += f", {100 * share:.2f} % with the label that the file tells"
     print(f"{told}; written to {chosen.out}" if chosen.out else told, file=sys.stderr)
 

@@ -223,7 +223,8 @@ def _client(chosen: argparse.Namespace) -> None:
     node = Node(
         partition_id=chosen.id,
         data=str(chosen.data.resolve()),
-        classes=chosen.classes,
+        classes=chosen.classes.count,
+        names="|".join(chosen.classes.names),
         state=str(folder),
         epsilon=chosen.epsilon,
         delta=chosen.delta,
