@@ -21,11 +21,6 @@ HUB_WEIGHTS = {
 }
 
 
-def at_hand(backbone: str) -> bool:
-    """Whether the project's own weights of a backbone are here."""
-    return OWN_WEIGHTS[backbone].is_file()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
     """What is done to pixels: scaled to 0 … 1, resized, normalised by channel.
@@ -66,13 +61,7 @@ class BackboneConfig:
         if self.weights == "random":
             return None
         if self.weights == "own":
-            file = OWN_WEIGHTS[self.name]
-            require(
-                at_hand(self.name),
-                f"backbone.weights=own: there are none of {self.name} yet; train them with "
-                "scripts/pretrain_backbone.py and name the file, or choose hub",
-            )
-            return file
+            return OWN_WEIGHTS[self.name]
         if self.weights != "hub":
             file = Path(self.weights)
             require(file.is_file(), f"backbone.weights={file}: there is no such file")

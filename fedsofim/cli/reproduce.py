@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from fedsofim.cli.sweep import add_jobs, jobs_of
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import Stopped, require
-from fedsofim.data.recipe import at_hand
-from fedsofim.studies.contents import ABOUT_VGG, makeable
+from fedsofim.studies.contents import makeable
 
 if TYPE_CHECKING:
     from fedsofim.reports.tables import Table
@@ -59,9 +58,6 @@ def main(arguments: Sequence[str]) -> None:
             told = lambda done, total: show(completed=done, total=total)  # noqa: E731
             study = Study(results, extra, list(map(int, seeds)), told, jobs_of(chosen.jobs))
             for name in makeable() if what == "all" else [what]:
-                if what == "all" and name in ABOUT_VGG and not at_hand("vgg16"):
-                    console().print(f"{name}: left out; there are no weights of vgg16 here yet")
-                    continue
                 began = time.perf_counter()
                 show(description=name)
                 for table in MAKERS[name](study, out):

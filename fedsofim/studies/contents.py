@@ -52,8 +52,6 @@ OURS = {
     "frontier": Entry("accuracy at round 70 against epsilon", "reproduce frontier"),
     "choices": Entry("what text and code disagree about, and its worth", "reproduce choices"),
 }
-# What is all about a backbone whose weights may not be here; others leave its half out.
-ABOUT_VGG = frozenset({"table5", "table6", "figure3", "figure4"})
 
 
 def makeable() -> tuple[str, ...]:

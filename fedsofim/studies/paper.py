@@ -11,12 +11,12 @@ from fedsofim.studies.choices import choices_table
 from fedsofim.studies.costs import cost_table
 from fedsofim.studies.divisions import division_tables
 from fedsofim.studies.reproduce import (
+    DIRICHLET,
     Study,
     ablation_table,
     ablations,
     accuracies,
     accuracy_table,
-    dirichlet_tables,
     published,
     published_ablations,
     rho_table,
@@ -93,7 +93,7 @@ def _bars(figure: int, table: str) -> Maker:
 
 def _frontier(study: Study, directory: Path) -> Iterable[Table]:
     directory.mkdir(parents=True, exist_ok=True)
-    for table in dirichlet_tables():
+    for table in DIRICHLET:
         curves = accuracies(study, table)
         figures.frontier(curves, TITLES[table], directory / f"frontier-table{table}")
     return ()

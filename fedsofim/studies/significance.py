@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import Array
-from fedsofim.data.recipe import at_hand
 from fedsofim.reports.tables import Table, paper
 from fedsofim.runs.experiment import load_divided
 from fedsofim.studies.reproduce import Runs, Study, accuracies
@@ -21,7 +20,6 @@ HALVES = {
 def mcnemar_table(study: Study, number: str) -> Table:
     """Appendix J: is SOFIM's lead over each baseline more than chance, record by record?"""
     name, halves = HALVES[number]
-    halves = {table: backbone for table, backbone in halves.items() if at_hand(backbone)}
     rows: list[tuple[str, ...]] = []
     for table, backbone in halves.items():
         config = parse(compose([f"experiment=table{table}"]))

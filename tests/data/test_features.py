@@ -172,8 +172,7 @@ def test_provenance_tells_all(tmp_path):
     assert arrays["probe_x"].shape == (5, 64)
 
 
-VGG = pytest.mark.skipif(not OWN_WEIGHTS["vgg16"].is_file(), reason="VGG-16 is not shipped yet")
-BACKBONES = [("resnet20", 64), pytest.param("vgg16", 512, marks=VGG)]
+BACKBONES = [("resnet20", 64), ("vgg16", 512)]
 
 
 @pytest.mark.parametrize("name", ["cifar10", "pathmnist"])
@@ -204,7 +203,6 @@ def test_shipped_data_are_small():
     assert all("resnet20" in f.name or "vgg16" in f.name for f in files)
 
 
-@VGG
 @pytest.mark.parametrize("dataset", ["cifar10", "pathmnist"])
 def test_vgg16_trains_offline_like_resnet20(dataset):
     asked = [f"dataset={dataset}", "backbone=vgg16", "rounds=2"]
@@ -272,7 +270,7 @@ def test_probes_are_pink_and_the_same_every_time():
 
 
 @pytest.mark.parametrize("name", ["cifar10", "pathmnist"])
-@pytest.mark.parametrize("backbone", ["resnet20", pytest.param("vgg16", marks=VGG)])
+@pytest.mark.parametrize("backbone", ["resnet20", "vgg16"])
 def test_real_images_give_the_embedded_features(name, backbone):
     """Each sample image is one of the set's: its codes are a row of the embedded file."""
     images = npz_images(shared(f"images/{name}-sample.npz"), Reading())
