@@ -46,9 +46,7 @@ def bars(
         "rows": [[name, round(value, 3), note] for name, value, note in rows],
     }
     cut = "" if spec["domain"] == [0, 100] else f"The axis begins at {spec['domain'][0]} %."  # type: ignore[index]
-    values = table(
-        ("", x, "of"), [[name, f"{v:.2f}", note] for name, v, note in rows], label=title
-    )
+    values = table(("", x, "of"), [[name, f"{v:.2f}", note] for name, v, note in rows], label=title)
     return figure(spec, about=f"{about} {cut}".strip(), told="", values=values)
 
 
@@ -148,7 +146,11 @@ def calibration(title: str, bins: Sequence[Mapping[str, Any]], *, about: str) ->
         ],
     }
     rows = [
-        [f"{100 * b['from']:.0f}-{100 * b['to']:.0f}", f"{100 * b['accuracy']:.1f}", f"{b['records']}"]
+        [
+            f"{100 * b['from']:.0f}-{100 * b['to']:.0f}",
+            f"{100 * b['accuracy']:.1f}",
+            f"{b['records']}",
+        ]
         for b in known
     ]
     values = table(("sure, %", "right, %", "records"), rows, label=title)

@@ -24,8 +24,13 @@ OPEN = 4  # data sets whose sections are unfolded
 
 
 def page_of(
-    curves: Sequence[Curve], paths: Sequence[Path], counts: bool = False, *, top: str = "", every: int = 0
-) -> str:  # fmt: skip
+    curves: Sequence[Curve],
+    paths: Sequence[Path],
+    counts: bool = False,
+    *,
+    top: str = "",
+    every: int = 0,
+) -> str:
     """The page that compares these runs.
 
     Args:
@@ -169,7 +174,8 @@ def _charges(curves: Sequence[Curve]) -> str:
     header = ("setting", "releases", "clip", "noise std", "trust", "epsilon", "delta")
     shown = table(header, list(rows.values()), label="Released and charged", sortable=True)
     told = "Releases of a clipped sum that each record is charged for, and the noise on each."
-    return section("Released and charged", paragraph(told) + folded(f"{len(rows)} settings and budgets", shown))  # fmt: skip
+    inside = folded(f"{len(rows)} settings and budgets", shown)
+    return section("Released and charged", paragraph(told) + inside)
 
 
 def _partitions(paths: Sequence[Path]) -> str:

@@ -65,9 +65,7 @@ def pivot_table(curves: Sequence[Curve]) -> str:
         rows.append(cells)
     told = "Test accuracy in % after the last round (mean ± standard deviation over seeds)."
     header = ("method", *(names.budget(budget) for budget in finals))
-    return paragraph(told) + table(
-        header, rows, label="Final accuracy", sortable=True, best=best
-    )
+    return paragraph(told) + table(header, rows, label="Final accuracy", sortable=True, best=best)
 
 
 def _score(last: Point) -> str:

@@ -94,7 +94,9 @@ def search(path: Path, depth: int = DEPTH) -> Iterable[Path]:
 
 def is_place(path: Path) -> bool:
     """Whether a directory is a run's or a sweep's."""
-    return is_sweep(path) or all((path / name).is_file() for name in ("config.yaml", "metrics.jsonl"))
+    return is_sweep(path) or all(
+        (path / name).is_file() for name in ("config.yaml", "metrics.jsonl")
+    )
 
 
 def grouped(

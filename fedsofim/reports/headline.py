@@ -106,7 +106,8 @@ def _tiles(found: "Found", row: Row) -> Iterator[tuple[str, str, str]]:
         yield from _against(found, found.summary)
     trust = {"server": "the server sees each client's release", "aggregate": "only sums are seen"}
     if private:
-        yield "Who is trusted", escape(str(config["privacy"].get("trust"))), trust.get(config["privacy"].get("trust"), "")  # fmt: skip
+        whom = str(config["privacy"].get("trust"))
+        yield "Who is trusted", escape(whom), trust.get(whom, "")
     clients = config["partition"].get("clients") or found.partition.get("clients")
     sizes = [size for size in found.partition.get("sizes", []) if size]
     dealt = f", {config['partition'].get('kind', '')}" if found.simulated else ""
@@ -131,10 +132,12 @@ def _against(found: "Found", summary: Row) -> Iterator[tuple[str, str, str]]:
     plain = [s for s in beside if s["strategy"] == "fedgd" and _same(s, summary)]
     if free:
         gap = 100 * (summary["accuracy"] - free[0]["accuracy"])
-        yield "Cost of privacy", _points(gap), f"{names.percent(free[0]['accuracy'])} % without privacy (that run is not covered by epsilon)"  # fmt: skip
+        reached = f"{names.percent(free[0]['accuracy'])} % without privacy"
+        yield "Cost of privacy", _points(gap), f"{reached} (that run is not covered by epsilon)"
     if plain and summary["strategy"] != "fedgd":
         gap = 100 * (summary["accuracy"] - plain[0]["accuracy"])
-        yield "Against DP-FedGD", _points(gap), f"which reaches {names.percent(plain[0]['accuracy'])} % at the same epsilon"  # fmt: skip
+        reached = f"which reaches {names.percent(plain[0]['accuracy'])} % at the same epsilon"
+        yield "Against DP-FedGD", _points(gap), reached
 
 
 def _points(gap: float) -> str:

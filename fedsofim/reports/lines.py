@@ -151,9 +151,7 @@ def _legend(looks: Sequence[Mapping[str, Any]]) -> str:
     return f'<ul class="legend" aria-label="Lines; a click hides or shows one">{items}</ul>'
 
 
-def _values(
-    x: str, xs: Sequence[float], drawn: Mapping[str, Sequence[Point]], digits: int
-) -> str:
+def _values(x: str, xs: Sequence[float], drawn: Mapping[str, Sequence[Point]], digits: int) -> str:
     every = max(1, math.ceil(len(xs) / MOST_VALUES))
     chosen = [v for i, v in enumerate(xs) if i % every == 0 or v == xs[-1]]
     at = {name: {p.x: p for p in line} for name, line in drawn.items()}

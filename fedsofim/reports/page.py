@@ -115,7 +115,7 @@ def table(
     named = f' aria-label="{escape(label)}"' if label else ""
     return (
         f'<div class="scroll" tabindex="0" role="region"{named or " aria-label=Table"}>'
-        f'<table{" class=sortable" * sortable}{named}><thead><tr>{head}</tr></thead>'
+        f"<table{' class=sortable' * sortable}{named}><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 

@@ -19,10 +19,8 @@ def charged(found: "Found") -> str:
     if found.summary is not None and found.summary["epsilon"] is None:
         return ""
     released = found.place.record().released
-    rows = [
-        [_when(start, later), f"{times:g}", f"{sensitivity:.4g}", f"{std:.4g}", _mu(times, sensitivity, std)]  # fmt: skip
-        for (start, sensitivity, std, times), later in zip(_rows(released), _ends(found, released), strict=True)  # fmt: skip
-    ]
+    ends = _ends(found, released)
+    rows = [_row(*row, end) for row, end in zip(_rows(released), ends, strict=True)]
     if not rows:
         return paragraph("Nothing was released yet.") if found.summary is None else ""
     mu = released.mu()
@@ -31,8 +29,14 @@ def charged(found: "Found") -> str:
         "than a known bound, and hidden in Gaussian noise, before it leaves a client. Each such "
         "release is charged; all of them together make the promise."
     )
-    header = ("released", "times", "one record moves it by at most", "noise (standard deviation)", "share of the budget (mu)")  # fmt: skip
-    total = f"Together mu = {mu:.4g}: the best attacker tells two records apart {100 * names.guess(mu):.1f} times in 100."  # fmt: skip
+    header = (
+        *("released", "times", "one record moves it by at most", "noise (standard deviation)"),
+        "share of the budget (mu)",
+    )
+    right = f"{100 * names.guess(mu):.1f}"
+    total = (
+        f"Together mu = {mu:.4g}: the best attacker tells two records apart {right} times in 100."
+    )
     phases = str((found.summary or {}).get("phases", ""))
     spent = [Point(r["round"], r["epsilon"]) for r in found.rows if r["epsilon"] is not None]
     chart = lines(
@@ -47,6 +51,11 @@ def charged(found: "Found") -> str:
         paragraph(told) + table(header, rows, label="Released and charged") + paragraph(total)
         + paragraph(phases, "soft") + grid(chart)
     )  # fmt: skip
+
+
+def _row(start: int, sensitivity: float, std: float, times: float, end: int) -> list[str]:
+    share = _mu(times, sensitivity, std)
+    return [_when(start, end), f"{times:g}", f"{sensitivity:.4g}", f"{std:.4g}", share]
 
 
 def _rows(released: Released) -> list[tuple[int, float, float, float]]:

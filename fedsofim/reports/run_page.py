@@ -48,7 +48,12 @@ def held_chart(partition: Mapping[str, Any], named: Sequence[str] = (), title: s
     columns = list(named) or names.classes(len(counts[0]), partition)
     rows = [str(i) for i in range(len(counts[:MOST_ROWS]))]
     return matrix(
-        title or _held(counts), counts[:MOST_ROWS], rows=rows, columns=columns, x="class", y="client"
+        title or _held(counts),
+        counts[:MOST_ROWS],
+        rows=rows,
+        columns=columns,
+        x="class",
+        y="client",
     )
 
 
@@ -135,10 +140,12 @@ def page_of(place: RunDir, *, every: int = 0, status: Mapping[str, Any] | None =
 
 def _sections(found: Found) -> list[tuple[str, str]]:
     scores = found.json("scores.json")
-    named = names.classes(len((scores or {}).get("classes", ())), found.partition, scores, found.config.get("dataset"))  # fmt: skip
+    count = len((scores or {}).get("classes", ()))
+    named = names.classes(count, found.partition, scores, found.config.get("dataset"))
     summary = found.summary or {}
     clients = found.json("clients.json") if "client_accuracy" in summary else None
-    measured = theory.read(found.place.path) if found.simulated and found.json("theory.json") else None  # fmt: skip
+    theoretical = found.simulated and found.json("theory.json")
+    measured = theory.read(found.place.path) if theoretical else None
     return [
         ("How it learned", _learned(found)),
         ("How good it is", how_good(scores, named, _whose(found))),
@@ -173,7 +180,9 @@ def _learned(found: Found) -> str:
     accuracy = {"accuracy": points("accuracy", 100)}
     if any("balanced_accuracy" in row for row in found.rows):
         accuracy["balanced accuracy (mean over classes)"] = points("balanced_accuracy", 100)
-    if all(accuracy.values()) and coinciding(accuracy):  # classes are equally many: one line says it
+    if all(accuracy.values()) and coinciding(
+        accuracy
+    ):  # classes are equally many: one line says it
         accuracy = dict([next(iter(accuracy.items()))])
     loss = lines(
         "Test loss",
@@ -205,7 +214,10 @@ def _personal(found: Found) -> str:
     header = [name for name in rows[0] if name != "loss"]
     cells = [[_show(row[name]) for name in header] for row in rows]
     shown = table([name.replace("_", " ") for name in header], cells, sortable=True)
-    about = "Each client's own model on test records in its own class proportions: a dot is a client, the bar is their mean."  # fmt: skip
+    about = (
+        "Each client's own model on test records in its own class proportions: a dot is a client, "
+        "the bar is their mean."
+    )
     chart = dots("Accuracy of each client's own model", accuracies, x="accuracy, %", about=about)
     return uncovered(SIMULATOR) + chart + folded("All clients", shown)
 
@@ -222,7 +234,10 @@ def _not_covered(found: Found) -> str:
     if not files or found.summary is None or found.summary["epsilon"] is None:
         return ""
     items = "".join(f"<li><code>{name}</code>: {escape(NOT_PRIVATE[name])}</li>" for name in files)
-    told = "These files beside this page are the simulator's knowledge. Do not share them if the records are private."  # fmt: skip
+    told = (
+        "These files beside this page are the simulator's knowledge. Do not share them if the "
+        "records are private."
+    )
     return f"{uncovered(told)}<ul>{items}</ul>"
 
 

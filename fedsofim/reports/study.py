@@ -39,11 +39,10 @@ def _stems(path: Path) -> list[str]:
     if not path.is_dir():
         return []
     known = ("table", "figure", "frontier", "rounds", "choices")
-    found = {
-        file.stem for file in path.iterdir()
-        if file.stem.startswith(known) and (file.suffix == ".png" or file.with_suffix(".tex").is_file())
-    }  # fmt: skip
-    return sorted(found, key=lambda stem: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", stem)])  # fmt: skip
+    found = {file.stem for file in path.iterdir() if file.stem.startswith(known)}
+    ours = [s for s in found if any((path / f"{s}{end}").is_file() for end in (".tex", ".png"))]
+    parts = {stem: re.split(r"(\d+)", stem) for stem in ours}
+    return sorted(ours, key=lambda s: [int(p) if p.isdigit() else p for p in parts[s]])
 
 
 def read(path: Path) -> list[Result]:
@@ -117,9 +116,7 @@ def _convergence(result: Result) -> list[str]:
                 m: [_point(t, rows[m][i + shift]) for i, t in rounds] for m in methods if m in rows
             }
             title = f"{_short(result)}, epsilon {budget}: {whose}"
-            charts.append(
-                lines(title, series, x="round", y="accuracy, %", unit=" %", places=at)
-            )
+            charts.append(lines(title, series, x="round", y="accuracy, %", unit=" %", places=at))
     return charts
 
 
@@ -142,7 +139,10 @@ def _pictures(path: Path) -> Iterator[tuple[Path, str]]:
             continue
         source = base64.b64encode(content).decode()
         alt = f"{stem}, as a picture; its values are in the tables"
-        yield file, (
-            f'<img src="data:image/png;base64,{source}" alt="{alt}" '
-            'style="max-width:100%;height:auto;background:#fff;border-radius:12px">'
+        yield (
+            file,
+            (
+                f'<img src="data:image/png;base64,{source}" alt="{alt}" '
+                'style="max-width:100%;height:auto;background:#fff;border-radius:12px">'
+            ),
         )

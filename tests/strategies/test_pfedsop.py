@@ -374,8 +374,8 @@ def test_a_run_leaves_a_score_for_every_client(small, strategy, tmp_path):
     assert summary["epsilon"] <= 10
     assert (summary["epsilon"] == 0) == (strategy == "alone")
     page = (place.path / "report.html").read_text()
-    strips = page.split("Personal models")[1].split("</svg>")[0]
-    assert strips.count("<circle") == 6
+    strips = page.split("<h2>Personal models</h2>")[1].split("</script>")[0]
+    assert strips.count('["client ') == 6
     together = tmp_path / "together.html"
     compare.write([place.path, place.path], together)
     assert together.read_text().split("Personal models")[1].count(place.path.name) >= 1
