@@ -64,8 +64,7 @@ class Extraction:
 
     def write(self, out: Path, watch: Watch = silent) -> None:
         """Write the features of images to a new file; they may come from the cache."""
-        require(out.suffix == ".npz", f"out={out}: must end in .npz")
-        require(not out.exists(), f"out={out}: exists already; name another")
+        require_new(out)
         ready = self.ready()
         require(
             ready is None,
@@ -149,6 +148,12 @@ def provenance(inputs: Inputs, classes: int) -> dict[str, Any]:
         "backbone": recipe["backbone"] | {"weights": weights.name if weights else "random"},
         "made_by": f"fedsofim {__version__}",
     }
+
+
+def require_new(out: Path) -> None:
+    """Refuse a file that is there already, or is called otherwise."""
+    require(out.suffix == ".npz", f"out={out}: must end in .npz")
+    require(not out.exists(), f"out={out}: exists already; name another")
 
 
 def require_writable(file: Path, key: str) -> None:

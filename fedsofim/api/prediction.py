@@ -16,7 +16,9 @@ from fedsofim.data import npz
 from fedsofim.data.classes import names_in
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import Batch, Reading, decode
+from fedsofim.data.own import Data
 from fedsofim.data.records import features_of
+from fedsofim.data.table import SUFFIXES, Table, features, read_columns, read_table
 
 BATCH = 256
 # What a file's records may be called, with their labels' names, in the order of preference.
@@ -95,6 +97,8 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
         require(bool(paths), f"{file}: a folder with no images")
         names = [str(path.relative_to(file)) for path in paths]
         return Records(_decoded(paths, names, reading), images=True)
+    if file.suffix in SUFFIXES:
+        return _of_table(dataset, file)
     if file.suffix not in (".npz", ".npy"):
         return Records(_decoded([file], [file.name], reading), images=True)
     with npz.naming(file):
@@ -105,6 +109,17 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
         if labels is not None and (own := names_in(arrays)):
             labels = np.array(own)[labels.reshape(len(labels), -1)[:, 0]]
         return _of_array(history, file, arrays, name, reading)._replace(labels=labels)
+
+
+def _of_table(dataset: DatasetConfig | Data, file: Path) -> Records:
+    """The rows of a table, coded by the schema of the run's, with labels if it has any."""
+    if not isinstance(dataset, Table):
+        raise ConfigError(f"{file}: a table, and the run was trained on dataset={dataset.name}")
+    schema = dataset.declared()
+    told = schema.target in read_table(file, list(schema.columns), every=True).column_names
+    rows = read_columns(file, schema, [schema.target] if told else [])
+    x = features(rows, schema, file)
+    return Records(_sliced(x), images=False, labels=rows[schema.target] if told else None)
 
 
 def _chosen(arrays: Mapping[str, Array], array: str | None) -> str:

@@ -98,7 +98,7 @@ def _tuned(config: DictConfig) -> dict[str, Any]:
 
 # What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.
 PATHS = {
-    "dataset": ("path", "root"),
+    "dataset": ("path", "root", "schema", "test"),
     "features": ("cache",),
     "backbone": ("weights",),
     "transform": ("probes",),

@@ -160,7 +160,7 @@ def _counted(sections: str, base: str) -> dict[str, int]:
     """Records, features and classes of a data set that a config names."""
     values = json.loads(sections)
     dataset = values["dataset"]
-    for key in ("path", "root"):
+    for key in ("path", "root", "schema", "test"):
         if dataset.get(key):
             dataset[key] = str(Path(base) / Path(str(dataset[key])).expanduser())
     kind = find("dataset", dataset["name"])
