@@ -204,10 +204,10 @@ def features_of(records: Records | Features) -> Features:
 
 def _similar(P: Array) -> float | None:
     """By what a map scales all features alike, if it does that and no more than move them."""
-    scale = float(P[0, 0])
-    same = scale > 0 and np.array_equal(P[:-1, :-1], np.eye(len(P) - 1) * P[0, 0])
+    U, scale = P[:-1, :-1], float(P[0, 0])
+    same = np.count_nonzero(U) == len(U) and bool((U.diagonal() == scale).all())
     last = not P[-1, :-1].any() and P[-1, -1] == 1
-    return scale if same and last and math.isfinite(scale) else None
+    return scale if same and last and 0 < scale < math.inf else None
 
 
 def _mapped(P: Array, x: Array) -> Array:
