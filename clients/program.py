@@ -188,11 +188,11 @@ def stage_totals(
 ) -> tuple[BoundedSum, ...]:
     """What a client adds up before the first round, its records under the map that it received.
 
-    For fast sums records are mapped one client at a time and then forgotten: what is not kept stays
-    in the cache, and memory is not asked for again.
+    For fast sums only features are mapped, one client at a time, and then forgotten.
     """
     D, P = examples_of(records), received.get("P")
-    return stage.summed(D.through(P) if exact else D.features_through(P), exact)
+    fast = P is not None and not exact
+    return stage.summed(D.features_through(P) if fast else D.through(P), exact)
 
 
 def release_stage(

@@ -10,7 +10,8 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rate import Rate
 from fedsofim.core.sums import Adjacency, BoundedSum
-from fedsofim.models.head import examples_of
+from fedsofim.models.head import features_of
+from fedsofim.models.moments import Features
 from fedsofim.models.records import Records
 from fedsofim.strategies.rule import Rule, ServerState
 from fedsofim.strategies.stage import (
@@ -57,8 +58,8 @@ class SecondMoment(Stage):
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
         return acute_sensitivity(adjacency)
 
-    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
-        return triangle(examples_of(records).second_moment(self.bound, exact))
+    def summed(self, records: Records | Features, exact: bool) -> tuple[BoundedSum, ...]:
+        return triangle(features_of(records).second_moment(self.bound, exact, bias=True))
 
     def fold(self, state: ServerState, G: Array, std: float) -> ServerState:
         eigenvalues, Q = np.linalg.eigh(symmetric(G, state.theta.shape[-1]))

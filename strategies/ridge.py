@@ -14,7 +14,8 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency, BoundedSum
-from fedsofim.models.head import examples_of
+from fedsofim.models.head import features_of
+from fedsofim.models.moments import Features
 from fedsofim.models.records import Records
 from fedsofim.strategies.rule import Empty, Rule, ServerState
 from fedsofim.strategies.stage import (
@@ -103,8 +104,8 @@ class Joint(Stage):
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
         return acute_sensitivity(adjacency) * (1 + self.alpha**2 / 2)
 
-    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
-        second, sums, counts = examples_of(records).class_moments(self.radius, exact)
+    def summed(self, records: Records | Features, exact: bool) -> tuple[BoundedSum, ...]:
+        second, sums, counts = features_of(records).class_moments(self.radius, exact)
         # Noise goes with bounds: they are R^2 / a and R^2 / b, whatever one record may add.
         return (
             *triangle(second),

@@ -11,6 +11,7 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.sums import Adjacency, BoundedSum
+from fedsofim.models.moments import Features
 from fedsofim.models.records import Records
 from fedsofim.strategies.aggregation import Aggregation, noise_gain
 from fedsofim.strategies.rule import ServerState
@@ -53,11 +54,11 @@ class Stage(ABC):
         """How far one record moves all sums together, each measured in its own bound."""
 
     @abstractmethod
-    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
+    def summed(self, records: Records | Features, exact: bool) -> tuple[BoundedSum, ...]:
         """What a client sends, before the noise: flat sums, one after another.
 
         Args:
-            records: of one client, mapped if the stage reads a map.
+            records: of one client, or their features; mapped if the stage reads a map.
             exact: whether they must be sums of integers.
         """
 

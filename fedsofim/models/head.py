@@ -18,8 +18,8 @@ from numpy.typing import DTypeLike
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
-from fedsofim.models import crowd, exact_sums, moments
-from fedsofim.models.moments import norms
+from fedsofim.models import crowd, exact_sums
+from fedsofim.models.moments import Features, norms
 from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
 
@@ -125,14 +125,24 @@ class Examples(NamedTuple):
             z = exact_sums.mapped(P, x) if exact else _mapped(np.asarray(P, x.dtype), x)
             return Examples(z, self.target, norms(z), raw=Raw(P, x, norm))
 
-    def features_through(self, P: Array | None) -> "Examples":
-        """As `through`, fast, for a sum over features: without norms, and what was is not kept."""
+    @property
+    def features(self) -> Features:
+        """The features alone, for sums over them; norms without the 1, where it is not most."""
+        square = self.norm * self.norm * (1 + 8 * np.finfo(self.norm.dtype).eps) - 1
+        known = bool(square.size) and bool(square.min() > 0.5)  # no, if one is NaN
+        return Features(self.x[:-1], self.target, square if known else None)
+
+    def features_through(self, P: Array) -> Features:
+        """The features as they are after the map, fast, for a sum over them.
+
+        Where P moves and scales all alike, that is left to the sum, and no record is mapped.
+        """
         raw = self.through(None)
-        if P is None:
-            return raw
+        if (scale := _similar(P)) is not None:
+            shift = (P[:-1, -1] / scale).astype(raw.x.dtype)
+            return raw.features._replace(shift=shift if shift.any() else None, scale=scale)
         with np.errstate(over="ignore", invalid="ignore"):
-            z = _mapped(np.asarray(P, raw.x.dtype), raw.x)
-        return Examples(z, self.target, raw.norm[:0])
+            return Features(_mapped(np.asarray(P, raw.x.dtype), raw.x)[:-1], self.target)
 
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of these examples' clipped gradients, in integers if it must be exact."""
@@ -145,31 +155,6 @@ class Examples(NamedTuple):
     def unit(self, clip: Scale) -> float:
         """What 1 stands for in an exact gradient sum."""
         return exact_sums.grid(clip, exact_sums.GRADIENT_BITS)[1]
-
-    def second_moment(self, bound: float, exact: bool = False, bias: bool = True) -> BoundedSum:
-        r"""The sum of $xx^\top$, x clipped to norm `bound`; with the bias, or features alone."""
-        own = len(self.norm) < self.size  # mapped for this sum alone, by `features_through`
-        return moments.second_moment(self.x if bias else self.x[:-1], bound, exact, own)
-
-    def feature_sum(
-        self, bound: float, exact: bool = False, floor: float | None = None
-    ) -> BoundedSum:
-        """The sum of features, `(F,)`, raised to `floor` if given, then clipped to norm `bound`."""
-        x = self.x[:-1]
-        if floor is not None and not (x.size and x.min() >= floor):
-            x = np.maximum(x, floor)
-        return moments.feature_sum(x, bound, exact)
-
-    def norm_counts(self, exact: bool = False) -> BoundedSum:
-        """How many examples have features whose norm is in each of the public ranges."""
-        return moments.norm_counts(self.x[:-1], exact)
-
-    def class_moments(
-        self, bound: float, exact: bool = False
-    ) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
-        r"""The sums of $cc^\top$, $e_yc^\top$ and $e_y$; c: features over $\sqrt F$, clipped."""
-        x = self.x[:-1] / self.x.dtype.type(math.sqrt(len(self.x) - 1))
-        return moments.class_moments(x, self.target, bound, exact)
 
     def logits(self, theta: Array) -> Array:
         """The head's outputs, `(N, K)`."""
@@ -205,25 +190,34 @@ def examples(features: Array, labels: Array, classes: int) -> Examples:
     return Examples(x, target, norms(x))
 
 
-def examples_of(records: Records) -> Examples:
+def examples_of(records: Records | Features) -> Examples:
     """The examples that some records are, where the model is known to be a head."""
     require(isinstance(records, Examples), "this needs model=head: it reads features")
     assert isinstance(records, Examples)
     return records
 
 
+def features_of(records: Records | Features) -> Features:
+    """The features of some records, where the model is known to be a head."""
+    return records if isinstance(records, Features) else examples_of(records).features
+
+
+def _similar(P: Array) -> float | None:
+    """By what a map scales all features alike, if it does that and no more than move them."""
+    U, scale = P[:-1, :-1], float(P[0, 0])
+    same = np.count_nonzero(U) == len(U) and bool((U.diagonal() == scale).all())
+    last = not P[-1, :-1].any() and P[-1, -1] == 1
+    return scale if same and last and 0 < scale < math.inf else None
+
+
 def _mapped(P: Array, x: Array) -> Array:
     """`P x`; where P only scales and shifts, without a matrix product."""
-    scale, shift = np.diagonal(P), P[:, -1:].copy()
-    shift[-1] = 0
-    if np.count_nonzero(P) == np.count_nonzero(scale) + np.count_nonzero(shift):
-        if (scale == 1).all():
-            return np.asarray(x + shift)
-        z = x * scale[:, None]
-        if shift.any():
-            z += shift
-        return np.asarray(z)
-    return np.asarray(P @ x)
+    scale = _similar(P)
+    if scale is None:
+        return np.asarray(P @ x)
+    z = x * P.diagonal()[:, None]
+    z[:-1] += P[:-1, -1:]
+    return np.asarray(z)
 
 
 def init(rng: np.random.Generator, classes: int, features: int) -> Array:

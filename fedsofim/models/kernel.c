@@ -1,8 +1,8 @@
 /* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
    matrix products, on logits that stay in the nearest cache.
 
-   The module, of which crowd.c and streams.c are parts, stands beside the package, not in it, since
-   a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
+   The module, of which crowd.c, moments.c and streams.c are parts, stands beside the package, not in
+   it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
 
 #include "kernel.h"
 
@@ -195,6 +195,12 @@ static PyMethodDef methods[] = {
      "Args: float32 arrays: each client's parameters, of the shape of `out`; lists of n arrays,\n"
      "the features `(W, N)`, one-hot labels `(K, N)` and norms `(N,)` of each client; the clip of\n"
      "each head `(S,)` and its transform `(S, K, K)`."},
+#ifdef VECTORS
+    {"clipped_moment", clipped_moment, METH_VARARGS,
+     "clipped_moment(x, shift, bound, S)\n--\n\n"
+     "Write the sum of cc' to S `(F, F)`, where c are the columns of x `(F, N)`, moved by shift\n"
+     "`(F,)` and clipped to norm `bound`; all float32."},
+#endif
     {NULL, NULL, 0, NULL},
 };
 

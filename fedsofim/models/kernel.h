@@ -14,6 +14,7 @@
 
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
+#define VECTORS /* GCC and clang have them */
 #else
 #define INLINE static inline
 #endif
@@ -29,8 +30,9 @@ int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const fl
                       const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
-/* crowd.c and streams.c */
+/* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
+PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
 extern PyTypeObject StreamType;
 
 #endif

@@ -3,14 +3,24 @@
 Records are columns. A record whose norm is not finite contributes zero.
 """
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import exact_sums
 
+try:
+    from fedsofim_kernel import clipped_moment  # kernel.c
+except ImportError:  # it was installed without a compiler, or is older
+    clipped_moment = None
+
 # Ranges of squared norms, in powers of two: norms from 2^-20 to 2^20.
 FIRST, BINS = -40, 80
+# Second moments of so few features are too small for BLAS.
+SMALL = 128
 
 
 def norms(v: Array) -> Array:
@@ -22,63 +32,136 @@ def norms(v: Array) -> Array:
     return np.sqrt(square, out=square)
 
 
-def feature_sum(x: Array, bound: float, exact: bool) -> BoundedSum:
-    """The sum of the columns, `(F,)`, each clipped to norm `bound`."""
-    if exact:
-        return exact_sums.feature_sum(x, bound)
-    x, w = _clipped(x, bound)
-    return BoundedSum(x @ w, bound)
+class Features(NamedTuple):
+    """The features of examples, for sums over them; examples are columns.
+
+    Attributes:
+        x: `(F, N)`.
+        target: one-hot labels, `(K, N)`.
+        square: the squared norm of each column, not too small, if it is known; for fast sums.
+        shift: what is still to be added to every column, `(F,)`, if anything.
+        scale: what they are still to be multiplied with, after that.
+    """
+
+    x: Array
+    target: Array
+    square: Array | None = None
+    shift: Array | None = None
+    scale: float = 1.0
+
+    def feature_sum(
+        self, bound: float, exact: bool = False, floor: float | None = None
+    ) -> BoundedSum:
+        """The sum of features, `(F,)`, raised to `floor` if given, then clipped to norm `bound`."""
+        if exact:
+            return exact_sums.feature_sum(_raised(self._moved(), floor), bound)
+        x = _raised(self._shifted(), None if floor is None else floor / self.scale)
+        known = None if x is not self.x or self.square is None else np.sqrt(self.square)
+        x, w = _clipped(x, bound / self.scale, known)
+        return BoundedSum((x @ w) * x.dtype.type(self.scale), bound)
+
+    def second_moment(self, bound: float, exact: bool = False, bias: bool = False) -> BoundedSum:
+        r"""The sum of $xx^\top$, x clipped to norm `bound`; with a last 1 if asked for."""
+        F, dtype, most = len(self.x), self.x.dtype, bound / self.scale
+        if exact or bias:
+            last = np.ones((int(bias), self.x.shape[1]), dtype)
+            return second_moment(np.concatenate([self._moved(), last]), bound, exact)
+        if clipped_moment and dtype == np.float32 and F <= SMALL:
+            S = np.empty((F, F), np.float32)
+            shift = np.zeros(F, np.float32) if self.shift is None else self.shift
+            clipped_moment(self.x, shift, most, S)
+        else:
+            S = second_moment(self._shifted(), most, exact).value
+        return BoundedSum(S * dtype.type(self.scale**2), bound**2)
+
+    def class_moments(
+        self, bound: float, exact: bool = False
+    ) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
+        r"""The sums of $cc^\top$, $e_yc^\top$ and $e_y$; c: features over $\sqrt F$, clipped."""
+        x = self._moved() / self.x.dtype.type(math.sqrt(len(self.x)))
+        if exact:
+            return exact_sums.class_moments(x, self.target, bound)
+        x, w = _clipped(x, bound)
+        x = x * w
+        sums, counts = self.target @ x.T, self.target.sum(axis=1)
+        return BoundedSum(x @ x.T, bound**2), BoundedSum(sums, bound), BoundedSum(counts, 1.0)
+
+    def norm_counts(self, exact: bool = False) -> BoundedSum:
+        """How many features have a norm in each of `BINS` ranges; exact: in units that noise fits.
+
+        Bin b has squared norms from `2^(FIRST + b)` to twice that, the first and the last all
+        beyond.
+        """
+        if exact:
+            x = self._moved()
+            parts = np.array_split(x, range(exact_sums.CHUNK, x.shape[1], exact_sums.CHUNK), axis=1)
+            square = np.concatenate([exact_sums.squares(part.astype(np.float64)) for part in parts])
+        else:
+            square = self._squares() * self.scale**2
+        counts = _counted(square)
+        one = 1 << exact_sums.GRADIENT_BITS
+        if exact:
+            return BoundedSum(counts * one, float(one), 1 / one)
+        return BoundedSum(counts.astype(self.x.dtype), 1.0)
+
+    def _squares(self) -> Array:
+        r"""The squared norm of every shifted column, in float64; they are not moved for it.
+
+        $|x + s|^2 = |x|^2 + 2s^\top x + |s|^2$ loses digits where s takes most of x away, and a
+        square may leave the range of a float; such columns are reckoned one by one.
+        """
+        x, limits = self.x, np.finfo(self.x.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            first = np.einsum("kn,kn->n", x, x) if self.square is None else self.square
+            square = first.astype(np.float64)
+            if self.shift is not None:
+                square += 2 * (self.shift @ x)
+                square += float(self.shift @ self.shift)
+            good = (first > limits.tiny) & (first < limits.max) & (square > 1e-3 * first)
+        odd = np.flatnonzero(~good)
+        for start in range(0, len(odd), exact_sums.CHUNK):
+            part = odd[start : start + exact_sums.CHUNK]
+            few = self._replace(x=x[:, part].astype(np.float64))
+            square[part] = exact_sums.squares(few._shifted())
+        return square
+
+    def _shifted(self) -> Array:
+        if self.shift is None:
+            return self.x
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(self.x + self.shift[:, None])
+
+    def _moved(self) -> Array:
+        x = self._shifted()
+        return x if self.scale == 1 else np.asarray(x * x.dtype.type(self.scale))
 
 
-def second_moment(x: Array, bound: float, exact: bool, own: bool = False) -> BoundedSum:
-    r"""The sum of $xx^\top$, x clipped to norm `bound`; if `own`, x is nobody else's."""
+def _raised(x: Array, floor: float | None) -> Array:
+    """Columns, nothing in them below `floor`."""
+    return x if floor is None or (x.size and x.min() >= floor) else np.maximum(x, floor)
+
+
+def _counted(square: Array) -> Array:
+    """How many of these squared norms are in each bin; one that is 0 or not finite, in none."""
+    good = np.isfinite(square) & (square > 0)
+    place = np.frexp(square if good.all() else square[good])[1]
+    return np.bincount(np.clip(place - (1 + FIRST), 0, BINS - 1), minlength=BINS)
+
+
+def second_moment(x: Array, bound: float, exact: bool) -> BoundedSum:
+    r"""The sum of $xx^\top$, x clipped to norm `bound`; records are columns."""
     if exact:
         return exact_sums.second_moment(x, bound)
     x, w = _clipped(x, bound)
-    x = np.multiply(x, w, out=x if own else None)
+    x = x * w
     return BoundedSum(x @ x.T, bound**2)
 
 
-def class_moments(
-    x: Array, target: Array, bound: float, exact: bool
-) -> tuple[BoundedSum, BoundedSum, BoundedSum]:
-    r"""The sums of $xx^\top$, $e_yx^\top$ and $e_y$, x clipped to norm `bound`."""
-    if exact:
-        return exact_sums.class_moments(x, target, bound)
-    x, w = _clipped(x, bound)
-    x = x * w
-    sums, counts = target @ x.T, target.sum(axis=1)
-    return BoundedSum(x @ x.T, bound**2), BoundedSum(sums, bound), BoundedSum(counts, 1.0)
-
-
-def norm_counts(x: Array, exact: bool) -> BoundedSum:
-    """How many columns have a norm in each of `BINS` ranges; exact ones in units that noise fits.
-
-    Bin b has squared norms from `2^(FIRST + b)` to twice that, the first and the last all beyond.
-    """
-    square = np.zeros(x.shape[1])
-    if not exact:
-        with np.errstate(over="ignore", invalid="ignore"):
-            square = np.einsum("kn,kn->n", x, x)
-    limits = np.finfo(square.dtype)
-    odd = np.flatnonzero(~((square > limits.tiny) & (square < limits.max)))  # all, if exact
-    square = square.astype(np.float64)
-    for start in range(0, len(odd), exact_sums.CHUNK):
-        part = odd[start : start + exact_sums.CHUNK]
-        square[part] = exact_sums.squares(x[:, part].astype(np.float64))
-    good = np.isfinite(square) & (square > 0)
-    place = np.clip(np.frexp(square[good])[1] - 1 - FIRST, 0, BINS - 1)
-    counts = np.bincount(place, minlength=BINS)
-    one = 1 << exact_sums.GRADIENT_BITS
-    if exact:
-        return BoundedSum(counts * one, float(one), 1 / one)
-    return BoundedSum(counts.astype(x.dtype), 1.0)
-
-
-def _clipped(x: Array, bound: float) -> tuple[Array, Array]:
+def _clipped(x: Array, bound: float, norm: Array | None = None) -> tuple[Array, Array]:
     """Columns, and what scales them to norm `bound`; one whose norm is not finite is zero."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = norms(x)
+    if norm is None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = norms(x)
     w, lost = np.minimum(1, bound / norm), ~np.isfinite(norm)
     if lost.any():
         x, w = np.where(lost, 0, x), np.where(lost, 0, w)

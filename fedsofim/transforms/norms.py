@@ -14,8 +14,8 @@ import numpy as np
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.sums import Adjacency, BoundedSum
-from fedsofim.models.head import examples_of
-from fedsofim.models.moments import BINS, FIRST
+from fedsofim.models.head import features_of
+from fedsofim.models.moments import BINS, FIRST, Features
 from fedsofim.models.records import Records
 from fedsofim.strategies.rule import ServerState
 from fedsofim.strategies.stage import Stage, acute_sensitivity
@@ -71,8 +71,8 @@ class Norms(Stage):
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
         return acute_sensitivity(adjacency)
 
-    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
-        return (examples_of(records).norm_counts(exact),)
+    def summed(self, records: Records | Features, exact: bool) -> tuple[BoundedSum, ...]:
+        return (features_of(records).norm_counts(exact),)
 
     def fold(self, state: ServerState, G: Array, std: float) -> ServerState:
         F = len(state.shared.P) - 1

@@ -21,7 +21,8 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.shipped import shipped
 from fedsofim.core.sums import Adjacency, BoundedSum
-from fedsofim.models.head import examples_of
+from fedsofim.models.head import features_of
+from fedsofim.models.moments import Features
 from fedsofim.models.records import Records
 from fedsofim.strategies.rule import ServerState
 from fedsofim.strategies.stage import Stage, acute_sensitivity, symmetric, triangle
@@ -159,9 +160,9 @@ class Mean(Stage):
         signed = adjacency == "replace-one" and not self.nonnegative
         return 2.0 if signed else acute_sensitivity(adjacency)
 
-    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
+    def summed(self, records: Records | Features, exact: bool) -> tuple[BoundedSum, ...]:
         floor = 0.0 if self.nonnegative else None
-        return (examples_of(records).feature_sum(self.radius, exact, floor),)
+        return (features_of(records).feature_sum(self.radius, exact, floor),)
 
     def fold(self, state: ServerState, G: Array, std: float) -> ServerState:
         F, known = len(G), self.statistics
@@ -198,8 +199,8 @@ class Covariance(Stage):
     def unit_sensitivity(self, adjacency: Adjacency) -> float:
         return acute_sensitivity(adjacency)
 
-    def summed(self, records: Records, exact: bool) -> tuple[BoundedSum, ...]:
-        return triangle(examples_of(records).second_moment(self.radius, exact, bias=False))
+    def summed(self, records: Records | Features, exact: bool) -> tuple[BoundedSum, ...]:
+        return triangle(features_of(records).second_moment(self.radius, exact))
 
     def fold(self, state: ServerState, G: Array, std: float) -> ServerState:
         F = len(state.shared.P) - 1

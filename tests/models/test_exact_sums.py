@@ -197,11 +197,11 @@ def test_its_exponential_is_the_exponential():
 def test_no_neighbour_moves_a_covariance_beyond_what_is_charged(seed, n, bound):
     rng = np.random.default_rng(seed)
     x, y = numbers(rng, (n, 4), ANY if rng.random() < 0.5 else FINITE[2:7]), np.zeros(n, int)
-    S = head.examples(x, y, 2).second_moment(bound, True)
+    S = head.examples(x, y, 2).features.second_moment(bound, True, bias=True)
     other = x.copy()
     other[0] = numbers(rng, 4, ANY)
-    replaced = head.examples(other, y, 2).second_moment(bound, True)
-    removed = head.examples(x[1:], y[1:], 2).second_moment(bound, True)
+    replaced = head.examples(other, y, 2).features.second_moment(bound, True, bias=True)
+    removed = head.examples(x[1:], y[1:], 2).features.second_moment(bound, True, bias=True)
     assert moved(S.value, replaced.value) <= 2 * int(S.bound) ** 2
     assert moved(S.value, removed.value) <= int(S.bound) ** 2
     assert 0.999 * bound**2 < S.bound * S.unit <= bound**2
@@ -209,8 +209,8 @@ def test_no_neighbour_moves_a_covariance_beyond_what_is_charged(seed, n, bound):
 
 def test_a_covariance_is_that_of_clipped_features(rng):
     data = head.examples(3 * rng.normal(size=(2000, 12)), np.zeros(2000, int), 2)
-    S, fast = data.second_moment(8.0, True), data.second_moment(8.0).value
-    assert np.linalg.norm(S.value * S.unit - fast) <= 1e-4 * np.linalg.norm(fast)
+    S, fast = (data.features.second_moment(8.0, exact, bias=True) for exact in (True, False))
+    assert np.linalg.norm(S.value * S.unit - fast.value) <= 1e-4 * np.linalg.norm(fast.value)
     np.testing.assert_array_equal(S.value, S.value.T)
 
 
