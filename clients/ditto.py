@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsofim.clients.personal import PersonalSteps, plain_gradients
-from fedsofim.clients.program import Client, Noise
+from fedsofim.clients.program import Client
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.privacy.disclosure import Disclosure
-from fedsofim.privacy.plan import Protection
 
 
 class DittoState(NamedTuple):
@@ -84,26 +83,6 @@ class Ditto(PersonalSteps):
 
     def personal(self, theta: Array, clients: Sequence[Client], state: DittoState) -> Array:
         return state.theta
-
-    def release(
-        self,
-        received: Mapping[str, Array],
-        clients: Sequence[Client],
-        state: DittoState,
-        plan: Protection,
-        noise: Noise,
-    ) -> tuple[Array, DittoState]:
-        return self.common_drift(received, clients, state, plan, noise)
-
-    def contribute(
-        self,
-        received: Mapping[str, Array],
-        clients: Sequence[Client],
-        state: DittoState,
-        plan: Protection,
-        noise: Noise,
-    ) -> tuple[Array, DittoState]:
-        return self.common_sum(received, clients, state, plan, noise)
 
     def train_own(
         self, received: Mapping[str, Array], clients: Sequence[Client], state: DittoState

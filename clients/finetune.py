@@ -1,16 +1,15 @@
 """The client of FedAvg with fine-tuning: it trains the common model, and then adapts it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from fedsofim.clients.personal import TunedSteps
-from fedsofim.clients.program import Client, Noise
+from fedsofim.clients.program import Client
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
-from fedsofim.privacy.plan import Protection
 
 
 class FineTuneState(NamedTuple):
@@ -45,23 +44,3 @@ class FineTune(TunedSteps):
 
     def personal(self, theta: Array, clients: Sequence[Client], state: FineTuneState) -> Array:
         return self.tune(super().personal(theta, clients, state), clients)
-
-    def release(
-        self,
-        received: Mapping[str, Array],
-        clients: Sequence[Client],
-        state: FineTuneState,
-        plan: Protection,
-        noise: Noise,
-    ) -> tuple[Array, FineTuneState]:
-        return self.common_drift(received, clients, state, plan, noise)
-
-    def contribute(
-        self,
-        received: Mapping[str, Array],
-        clients: Sequence[Client],
-        state: FineTuneState,
-        plan: Protection,
-        noise: Noise,
-    ) -> tuple[Array, FineTuneState]:
-        return self.common_sum(received, clients, state, plan, noise)

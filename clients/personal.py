@@ -52,7 +52,10 @@ def batch(data: Records, step: int, size: int | None) -> Records:
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalSteps(LocalSteps):
-    r"""A client that takes K steps of SGD with learning rate $\eta_2$ from parameters of its own.
+    r"""A client that takes K steps of SGD with learning rate $\eta_2$ on its own records.
+
+    By default they start from the common model and their drift is sent, as in FedAvg. One that
+    sends anything else adds to no sum, unless it says itself what it would add.
 
     Attributes:
         batch_size: how many records a step uses; all by default, and always with a budget.
@@ -97,7 +100,7 @@ class PersonalSteps(LocalSteps):
             y = y - self.lr * gradients(y, group, k)
         return y
 
-    def common_drift(
+    def release(
         self,
         received: Mapping[str, Array],
         clients: Sequence[Client],
@@ -105,16 +108,13 @@ class PersonalSteps(LocalSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, Any]:
-        """FedAvg's release: the drift of K charged steps from the common model.
-
-        What it takes is what `release` takes; the state counts the steps of each client.
-        """
+        """FedAvg's: the drift of K charged steps from the common model; the state counts them."""
         x = np.broadcast_to(received["theta"], (len(clients), *received["theta"].shape))
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
         # McMahan et al., Algorithm 1, ClientUpdate.
         return x - y, state._replace(steps=state.steps + self.steps)
 
-    def common_sum(
+    def contribute(
         self,
         received: Mapping[str, Array],
         clients: Sequence[Client],
@@ -122,7 +122,7 @@ class PersonalSteps(LocalSteps):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, Any]:
-        """The same where only a total is seen, of one step on all records; see `contribute`."""
+        """The same where only a total is seen, of one step on all records."""
         whole = self.steps == 1 and self.batch_size is None
         require(whole, f"steps={self.steps}: only one step on all records can be added up")
         added = noisy_sums(received["theta"], clients, plan, noise)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedsofim.core.arrays import Array
-from fedsofim.core.errors import require
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.head import Examples, examples_of
@@ -131,9 +131,13 @@ class Program(ABC):
         """What each client adds to a sum of which only the total is seen, and what it remembers.
 
         Integers `(n, ...)` in units of the records' own grid, for `privacy.trust=aggregate`: noisy
-        sums of clipped gradients. The arguments are those of `release`, for one head.
+        sums of clipped gradients. The arguments are those of `release`, for one head. A class that
+        releases something of its own, and does not say what it adds, is refused.
         """
-        raise NotImplementedError(f"{type(self).__name__}: adds to no sum")
+        raise ConfigError(
+            f"{type(self).__name__}: does not say what it adds to a sum; give it a method "
+            "contribute, or use privacy.trust=server"
+        )
 
     def from_mean(self, received: Mapping[str, Array], mean: Array) -> Array:
         """What the server applies, of the mean over all records that `contribute` adds up to."""

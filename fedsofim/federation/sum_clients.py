@@ -6,6 +6,7 @@ a simulation, whose server knows the seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +19,10 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.identities import simulated
 from fedsofim.federation.sessions import AT_ONCE, Question, session_of
 from fedsofim.federation.terms import Request, Terms
-from fedsofim.secagg.client import answer
+from fedsofim.secagg.client import Release, answer
 from fedsofim.secagg.errors import DistrustError
 from fedsofim.secagg.primitives import simulated_key
-from fedsofim.secagg.session import Policy
+from fedsofim.secagg.session import Policy, Session
 from fedsofim.secagg.state import Member
 
 # In the state of a node: what is remembered of sessions, and their names, the oldest first.
@@ -62,49 +63,61 @@ class Sums(NamedTuple):
         """
         kept = state.setdefault(KEPT, ConfigRecord())
         assert isinstance(kept, ConfigRecord)
+        clients = [client for client, _ in asked]
         _forget(kept, [question.name for question in asked[0][1]])
+        sessions = [self._session(clients[0], question) for question in asked[0][1]]
         given: list[bytes] = []
-        after: list[dict[str, Array]] = []
+        added: dict[int, dict[str, Array]] = {}  # what those who added to a sum remember
+
+        @cache
+        def together(t: int) -> tuple[Array, dict[str, Array]]:
+            return self._added(clients, t, received, memory)
+
+        def release(k: int, t: int) -> Array:
+            values, after = together(t)
+            added[k] = {name: rows[k : k + 1] for name, rows in after.items()}
+            return np.ravel(values[k])
+
         for k, (client, questions) in enumerate(asked):
-            mine = {name: rows[k : k + 1] for name, rows in memory.items()}
-            for question in questions:
-                words, new = self._answer(client, question, received, mine, kept)
+            for question, session in zip(questions, sessions, strict=True):
+                values = partial(release, k, question.t)
+                words = self._answer(client, question, session, values, kept)
                 given.append(words)
-                mine = mine if new is None else new
-            after.append(mine)
-        return given, {name: np.concatenate([row[name] for row in after]) for name in memory}
+        remembered = {
+            name: [added.get(k, {}).get(name, rows[k : k + 1]) for k in range(len(asked))]
+            for name, rows in memory.items()
+        }
+        return given, {name: np.concatenate(rows) for name, rows in remembered.items()}
 
     def _answer(
         self,
         client: Client,
         question: Question,
-        received: Mapping[str, Array],
-        memory: Mapping[str, Array],
+        session: Session,
+        release: Release,
         kept: ConfigRecord,
-    ) -> tuple[bytes, dict[str, Array] | None]:
-        """One answer, and what the client remembers if it has added to the sum."""
+    ) -> bytes:
+        """One client's answer to one question."""
         if not question.words:
-            return b"", None
-        request = Request(self.run, question.t, "")
-        place, remembered = f"{question.name}.{client.id}", None
-
-        def release() -> Array:
-            nonlocal remembered
-            added, remembered = self._added(client, question.t, received, memory)
-            return added
-
-        length = self._length(client, question.t)
-        session = session_of(self.terms, request, question.name, length)
+            return b""
         policy = Policy(session.threshold, session.colluders)
         key, peers = simulated_key(self.run, client.id), simulated(self.run, self.population).keys
-        member = Member(client.id, key, peers, policy, session)
+        member, place = (
+            Member(client.id, key, peers, policy, session),
+            f"{question.name}.{client.id}",
+        )
         before = kept.get(place, b"")
         assert isinstance(before, bytes)
         try:
             kept[place], reply = answer(before, question.words, member, release)
         except DistrustError as error:
             raise ConfigError(f"secure aggregation: {error}") from None
-        return reply, remembered
+        return reply
+
+    def _session(self, client: Client, question: Question) -> Session:
+        """The session of a question, which is the same for all clients."""
+        request = Request(self.run, question.t, "")
+        return session_of(self.terms, request, question.name, self._length(client, question.t))
 
     def _length(self, client: Client, t: int) -> int:
         """How many numbers are added up in round `t`, or in a stage."""
@@ -115,19 +128,22 @@ class Sums(NamedTuple):
         return sum(S.value.size for S in blank)
 
     def _added(
-        self, client: Client, t: int, received: Mapping[str, Array], memory: Mapping[str, Array]
+        self,
+        clients: Sequence[Client],
+        t: int,
+        received: Mapping[str, Array],
+        memory: Mapping[str, Array],
     ) -> tuple[Array, dict[str, Array]]:
-        """What a client adds to a sum, and what it remembers afterwards."""
+        """What clients add to a sum, each a row, and what they remember afterwards."""
         program, plan, stages, _ = self.terms
         noise = self.noise(t)
         if t < 0:
-            (added,) = stage_sums(stages[t], t, [client], received, plan, noise)
-            return added, {}
-        clients = transformed([client], received, noise(client.id, 0).exact)
-        blank = program.init(received["theta"], 1)
+            return stage_sums(stages[t], t, clients, received, plan, noise), {}
+        clients = transformed(clients, received, noise(clients[0].id, 0).exact)
+        blank = program.init(received["theta"], len(clients))
         state = unflatten(blank, memory) if memory else blank
-        (added,), after = program.contribute(received, clients, state, plan, noise)
-        return added.ravel(), flatten(program.train_own(received, clients, after))
+        added, after = program.contribute(received, clients, state, plan, noise)
+        return added, flatten(program.train_own(received, clients, after))
 
 
 def _forget(kept: ConfigRecord, names: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ What it adds is charged before it exists, by the noise of the honest clients tha
 assumes, and leaves masked. Each sum is a session with a name that the server draws: the same
 question gets the same answer, another question in an answered stage is refused, and another session
 is another release, with noise and a charge of its own. So two sums never differ by one client under
-the same noise. What the protocol must remember is on disk before an answer leaves.
+the same noise. What the protocol must remember is on disk before an answer leaves, and a note that
+it left is kept elsewhere: files that were put back to an earlier state answer nothing twice.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from fedsofim.clients.together import stage_sums
 from fedsofim.core.arrays import Array, flatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import write_whole
+from fedsofim.federation.answered import Answered
 from fedsofim.federation.node import KEY
 from fedsofim.federation.owner import OPTIONAL, Owner, _Saved, hiding_errors
 from fedsofim.federation.peers import Peers
@@ -33,7 +35,8 @@ from fedsofim.secagg.errors import DistrustError
 from fedsofim.secagg.graph import Neighbours
 from fedsofim.secagg.primitives import load_key
 from fedsofim.secagg.session import Policy, Session, check
-from fedsofim.secagg.state import Member, pinned
+from fedsofim.secagg.stages import Stage, stage_of
+from fedsofim.secagg.state import Member, answered, pinned
 
 # Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
 KEPT, KEPT_IN_ALL = 4, 64
@@ -52,9 +55,13 @@ class SumOwner(Owner):
     def __init__(self, client: Client, directory: Path, ledger: Ledger, peers: Peers) -> None:
         super().__init__(client, directory, ledger)
         self.peers = peers
+        self.answered = Answered(ledger.head.safe.with_suffix(".answered"))
 
     def terms(self, terms: Terms) -> Terms:
         """The terms of a run as this owner understands them: with its own peers."""
+        program = terms.program
+        adds = program.contributes and program.disclosure.shares_noise
+        require(adds, f"{type(program).__name__}: adds to no sum")  # before anything is charged
         require(terms.sharing is not None, "privacy.trust: nothing is added up in this run")
         assert terms.sharing is not None
         return terms._replace(sharing=replace(terms.sharing, roster=self.peers.digest))
@@ -100,6 +107,8 @@ class SumOwner(Owner):
             self.charged(terms, request)
             state = place.read_bytes() if place.exists() else b""
             try:
+                stage = stage_of(question.words)
+                self._check_memory(question.name, stage, state)
                 state, reply = answer(
                     state,
                     question.words,
@@ -109,8 +118,18 @@ class SumOwner(Owner):
             except DistrustError as error:
                 raise ConfigError(f"secure aggregation: {error.reason}") from error
             write_whole(place, state)
+            self.answered.note(question.name, stage.name)
             self._forget(request.run)
             return reply
+
+    def _check_memory(self, session: str, stage: Stage, state: bytes) -> None:
+        """Refuse if an answer has left that the state knows nothing of."""
+        if self.answered.knows(session, stage.name) and stage not in answered(state):
+            raise RefusedError(
+                f"stage {stage.name} of a sum was answered, and what is kept of it is older: these "
+                "files were put back",
+                Refusal.LOST,
+            )
 
     def charged(self, terms: Terms, request: Request) -> float:
         """All that the run was charged for so far, if it began on these terms."""

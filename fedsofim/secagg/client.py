@@ -36,7 +36,7 @@ from fedsofim.secagg.graph import Graph, draw
 from fedsofim.secagg.primitives import KEY, SEALED, SEED
 from fedsofim.secagg.session import Session, read_session
 from fedsofim.secagg.stages import Stage
-from fedsofim.secagg.state import HELD, Member, State, secrets_of
+from fedsofim.secagg.state import HELD, Member, State, new_secrets, secrets_of
 
 Release = Callable[[], Array]
 
@@ -84,10 +84,12 @@ def _advert(blob: bytes, member: Member) -> tuple[State, bytes]:
     session = read_session(blob)
     trust(session == member.session, Reason.SESSION)
     member.policy.check_terms(session)
-    secrets = crypto.fresh(KEY + 2 * SEED)
-    sealing, masking, seed = secrets_of(secrets, session)
-    commitment = stages.commitment_of(seed, session.name)
-    public = crypto.public_bytes(sealing) + crypto.public_bytes(masking) + commitment
+    secrets = new_secrets(session)
+    mine = secrets_of(secrets, session)
+    public = crypto.public_bytes(mine.masking)
+    if session.recover:
+        public += crypto.public_bytes(mine.sealing)
+        public += stages.commitment_of(mine.seed, session.name)
     message = stages.advert_message(session.name, member.number, public)
     advert = wire.join([public, crypto.sign(member.key, message)])
     return State(session=blob, secrets=secrets), advert
@@ -98,28 +100,21 @@ def _admit(
 ) -> tuple[State, Graph, list[bytes]]:
     """Check who takes part, and whether the neighbours' keys are theirs."""
     trust(len(fields) == 3, Reason.MALFORMED)
-    me, roster = member.number, wire.read_integers(fields[0])
-    known = len(set(roster)) == len(roster) and set(roster) <= member.peers.keys()
-    trust(known and roster == sorted(roster) and me in roster, Reason.ROSTER)
-    member.policy.check(session, len(roster))
-    digests = wire.pieces(fields[1], KEY, len(roster))
-    names = dict(zip(roster, digests, strict=True))
+    me, (root, graph, digests) = member.number, stages.read_roster(session, *fields[:2])
+    trust(me in digests and digests.keys() <= member.peers.keys(), Reason.ROSTER)
+    member.policy.check(session, len(digests))
     mine = wire.split(state.answers)[1][1:]
-    trust(names[me] == stages.advert_digest(mine), Reason.KEYS, "not my own")
-    root = stages.root_of(session.name, roster, fields[1])
-    graph = draw(root, roster, session.window)
+    trust(digests[me] == stages.advert_digest(mine), Reason.KEYS, "not my own")
     neighbours, adverts = graph.neighbours(me), wire.split(fields[2])
     trust(len(adverts) == len(neighbours), Reason.MALFORMED, "not the neighbours' keys")
     seals, masks = [], []
-    for other, advert in zip(neighbours, adverts, strict=True):
-        seal_key, mask_key, commitment, signature = stages.read_advert(advert)
-        public = seal_key + mask_key + commitment
-        message = stages.advert_message(session.name, other, public)
-        right = names[other] == stages.advert_digest(advert)
-        signed = right and crypto.signed(member.peers[other], signature, message)
+    for other, shown in zip(neighbours, adverts, strict=True):
+        advert = stages.read_advert(shown, session, other)
+        right = digests[other] == advert.digest
+        signed = right and crypto.signed(member.peers[other], advert.signature, advert.message)
         trust(signed, Reason.KEYS, f"client {other}")
-        seals.append(seal_key)
-        masks.append(mask_key)
+        seals.append(advert.seals)
+        masks.append(advert.masks)
     return state._replace(root=root, roster=fields[0], masks=b"".join(masks)), graph, seals
 
 
@@ -128,9 +123,9 @@ def _share(
 ) -> tuple[State, bytes]:
     state, graph, keys = _admit(state, session, fields, member)
     me, windows = member.number, graph.windows(member.number)
-    sealing, _key, seed = secrets_of(state.secrets, session)
-    of_seed = _shares(seed, windows, session.quorum)
-    of_key = _shares(state.secrets[KEY:-SEED], windows, session.quorum)
+    mine = secrets_of(state.secrets, session)
+    sealing, of_seed = mine.sealing, _shares(mine.seed, windows, session.quorum)
+    of_key = _shares(mine.of_masks, windows, session.quorum)
     envelopes, seals, sealed = [], [], []
     for other, key, *both in zip(graph.neighbours(me), keys, of_seed, of_key, strict=True):
         common = crypto.agree(sealing, key)
@@ -160,8 +155,9 @@ def _mask(
         state, graph, _keys = _admit(state, session, fields, member)
         shared = set(graph.order)
     me, neighbours = member.number, graph.neighbours(member.number)
-    _sealing, masking, seed = secrets_of(state.secrets, session)
-    masks = dict(zip(neighbours, wire.pieces(state.masks, KEY, len(neighbours)), strict=True))
+    secrets = secrets_of(state.secrets, session)
+    public = wire.pieces(state.masks, KEY, len(neighbours))
+    masking, masks = secrets.masking, dict(zip(neighbours, public, strict=True))
     keys = {}
     for other in shared.intersection(neighbours):
         common = crypto.agree(masking, masks[other])
@@ -175,7 +171,7 @@ def _mask(
         raise TypeError(f"a release must be {session.length} int64, not {x.shape} {x.dtype}")
     y = x.astype(np.uint64)  # modulo 2^64, as all that follows
     if session.recover:
-        y += crypto.stream(stages.self_key(seed, state.root), session.length)
+        y += crypto.stream(stages.self_key(secrets.seed, state.root), session.length)
     for other, key in keys.items():
         (np.add if other < me else np.subtract)(y, crypto.stream(key, session.length), out=y)
     outgoing = wire.pieces(state.sealed, KEY, len(neighbours) if session.recover else 0)
@@ -254,7 +250,7 @@ def _unmask(
         agrees = not alive or compare_digest(word, stages.confirmation(key, state.shared))
         share = both[1 : 1 + SEED] if alive else both[1 + SEED :]
         shares += both[:1] + share if agrees else bytes(1 + SEED)
-    return state, wire.join([state.secrets[-SEED:], shares])
+    return state, wire.join([secrets_of(state.secrets, session).seed, shares])
 
 
 _LATER = {Stage.SHARE: _share, Stage.MASK: _mask, Stage.SIGN: _sign, Stage.UNMASK: _unmask}

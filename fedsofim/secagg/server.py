@@ -16,10 +16,9 @@ from fedsofim.core.errors import require
 from fedsofim.secagg import primitives as crypto
 from fedsofim.secagg import stages, wire
 from fedsofim.secagg.errors import DistrustError, LostError, Reason, trust
-from fedsofim.secagg.graph import Graph, draw
 from fedsofim.secagg.primitives import SEALED, SEED, TAG, PublicKey
 from fedsofim.secagg.session import Policy, Session
-from fedsofim.secagg.stages import Stage
+from fedsofim.secagg.stages import Advert, Stage
 
 Requests = dict[int, bytes]
 
@@ -58,7 +57,7 @@ class Server:
         self._total = np.zeros(session.length, np.uint64)
         self._roster: list[int] = []
         self._message = b""  # what survivors sign
-        self._root, self._graph = b"", Graph((), 0)
+        self._root = b""
         self._windows: dict[int, tuple[tuple[int, ...], ...]] = {}
 
     def open(self, numbers: Iterable[int]) -> Requests:
@@ -118,12 +117,12 @@ class Server:
     def _read(self, number: int, body: bytes) -> tuple[bytes, ...]:
         """Check an answer as far as it can be checked by itself, and take it apart."""
         if self.stage == Stage.ADVERT:
-            signature = stages.read_advert(body)[3]
-            public = wire.split(body)[0]
-            message = stages.advert_message(self.session.name, number, public)
-            trust(crypto.signed(self.keys[number], signature, message), Reason.KEYS)
-            for key in stages.read_advert(body)[:2]:  # its neighbours would refuse to go on
-                trust(crypto.agree(self._probe, key) is not None, Reason.KEYS)
+            advert = stages.read_advert(body, self.session, number)
+            signed = crypto.signed(self.keys[number], advert.signature, advert.message)
+            trust(signed, Reason.KEYS)
+            for key in filter(None, (advert.masks, advert.seals)):
+                usable = crypto.agree(self._probe, key) is not None
+                trust(usable, Reason.KEYS)  # its neighbours would refuse to go on
             return (body,)
         k = sum(map(len, self._windows[number]))
         if self.stage == Stage.MASK:
@@ -152,10 +151,9 @@ class Server:
             raise LostError(f"{len(here)} clients: {error}", self.faults) from None
         self._roster, adverts = here, self._answers[Stage.ADVERT]
         digests = b"".join(stages.advert_digest(adverts[i][0]) for i in here)
-        self._root = stages.root_of(self.session.name, here, digests)
-        self._graph = draw(self._root, here, self.session.window)
-        self._windows = {i: self._graph.windows(i) for i in here}
         names = wire.integers(here)
+        self._root, graph, _ = stages.read_roster(self.session, names, digests)
+        self._windows = {i: graph.windows(i) for i in here}
         return {
             i: [names, digests, wire.join(adverts[v][0] for v in self._neighbours(i))] for i in here
         }
@@ -223,8 +221,10 @@ class Server:
         return Result(self._total.view(np.int64), tuple(survivors))
 
     def _fits_seed(self, number: int, seed: bytes) -> bool:
-        commitment = stages.read_advert(self._answers[Stage.ADVERT][number][0])[2]
-        return stages.commitment_of(seed, self.session.name) == commitment
+        return stages.commitment_of(seed, self.session.name) == self._advert(number).commitment
+
+    def _advert(self, number: int) -> Advert:
+        return stages.read_advert(self._answers[Stage.ADVERT][number][0], self.session, number)
 
     def _recover(self, owner: int, kind: int) -> bytes:
         """A client's seed (kind 0) or that of its key (1), from its neighbours' shares."""
@@ -258,11 +258,10 @@ class Server:
     def _remove(self, gone: int, seed: bytes, survivors: set[int]) -> None:
         """Take off the masks that survivors have in common with one that is gone."""
         key = crypto.private_key(seed, self.session.name)
-        adverts = self._answers[Stage.ADVERT]
-        trusted = crypto.public_bytes(key) == stages.read_advert(adverts[gone][0])[1]
+        trusted = crypto.public_bytes(key) == self._advert(gone).masks
         self._need(trusted, f"the key of client {gone} is not the one it announced", [gone])
         for other in survivors.intersection(self._neighbours(gone)):
-            common = crypto.agree(key, stages.read_advert(adverts[other][0])[1])
+            common = crypto.agree(key, self._advert(other).masks)
             if common is None:
                 continue  # it would have refused to add such a mask
             mask = crypto.stream(stages.mask_key(common, self._root, gone, other), len(self._total))

@@ -73,6 +73,7 @@ def _name(session: Session) -> bytes:
     return digest("session", session.encode())
 
 
+@lru_cache(maxsize=64)
 def read_session(blob: bytes) -> Session:
     """A session from bytes; one that makes no sense is refused."""
     context, rest = split(blob, 2)

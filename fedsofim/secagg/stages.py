@@ -8,20 +8,25 @@
 | SIGN | who sent a vector | its signature of that list |
 | UNMASK | signatures, confirmations for it | its seed, and one share of each neighbour |
 
-Without recovery there are two: ADVERT, and MASK, in which the server shows what it does in SHARE.
+Without recovery there are two: ADVERT, with one key alone, for masks; and MASK, in which the server
+shows what it does in SHARE.
 
 Every request but the first carries the session's name. From SHARE on all keys, envelopes and
 signatures depend on the `root`, a digest of the session, the roster and everybody's keys: to
 clients that were shown different rosters, each other's messages are noise.
 """
 
-from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 from fedsofim.secagg import primitives as crypto
 from fedsofim.secagg.errors import Reason, trust
+from fedsofim.secagg.graph import Graph, draw
 from fedsofim.secagg.primitives import KEY, derive
-from fedsofim.secagg.wire import digest, integers, join, pieces, split
+from fedsofim.secagg.session import Session
+from fedsofim.secagg.wire import digest, integers, join, pieces, read_integers, split
 
 
 class Stage(IntEnum):
@@ -36,21 +41,45 @@ class Stage(IntEnum):
 
 ALL = tuple(Stage)
 WITHOUT_RECOVERY = (Stage.ADVERT, Stage.MASK)
+_BY_BYTE = {bytes([stage]): stage for stage in Stage}
 # A client's long-term key serves others, too, such as Flower: nothing they sign begins like this.
 SIGNED = b"fedsofim secure aggregation\0"
 
 
 def stage_of(message: bytes) -> Stage:
     """The stage that a request or an answer belongs to."""
-    trust(message[:1] in {bytes([stage]) for stage in Stage}, Reason.MALFORMED, "no such stage")
-    return Stage(message[0])
+    trust(message[:1] in _BY_BYTE, Reason.MALFORMED, "no such stage")
+    return _BY_BYTE[message[:1]]
 
 
-def read_advert(advert: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """The keys for envelopes and for masks, the commitment, and the signature."""
+class Advert(NamedTuple):
+    """What a client announces of itself.
+
+    Attributes:
+        masks: its public key for masks.
+        seals: that for envelopes; empty without recovery.
+        commitment: to the seed of its own mask; empty without recovery.
+        message: what it must have signed.
+        signature: of that.
+        digest: a name for all of it.
+    """
+
+    masks: bytes
+    seals: bytes
+    commitment: bytes
+    message: bytes
+    signature: bytes
+    digest: bytes
+
+
+# All neighbours of a client read the same, and simulated clients share a process.
+@lru_cache(maxsize=1024)
+def read_advert(advert: bytes, session: Session, number: int) -> Advert:
+    """The advert of a client; whether it is signed is to be seen."""
     public, signature = split(advert, 2)
-    seal_key, mask_key, commitment = pieces(public, KEY, 3)
-    return seal_key, mask_key, commitment, signature
+    keys = pieces(public, KEY, 3) if session.recover else [*pieces(public, KEY, 1), b"", b""]
+    message = advert_message(session.name, number, public)
+    return Advert(keys[0], keys[1], keys[2], message, signature, advert_digest(advert))
 
 
 def advert_message(session: bytes, number: int, public: bytes) -> bytes:
@@ -58,9 +87,28 @@ def advert_message(session: bytes, number: int, public: bytes) -> bytes:
     return SIGNED + digest("advert", session, integers([number]), public)
 
 
-def root_of(session: bytes, roster: Sequence[int], digests: bytes) -> bytes:
-    """What everybody who takes part in the same session with the same others agrees on."""
-    return digest("root", session, integers(roster), digests)
+class Roster(NamedTuple):
+    """Who takes part.
+
+    Attributes:
+        root: what all agree on who take part in the same session with the same others.
+        graph: who is whose neighbour.
+        adverts: a digest of each client's advert.
+    """
+
+    root: bytes
+    graph: Graph
+    adverts: dict[int, bytes]
+
+
+@lru_cache(maxsize=16)
+def read_roster(session: Session, numbers: bytes, digests: bytes) -> Roster:
+    """The clients of these numbers, which must be sorted, and what follows from their adverts."""
+    roster = read_integers(numbers)
+    trust(all(a < b for a, b in pairwise(roster)), Reason.ROSTER)
+    adverts = dict(zip(roster, pieces(digests, KEY, len(roster)), strict=True))
+    root = digest("root", session.name, numbers, digests)
+    return Roster(root, draw(root, roster, session.window), adverts)
 
 
 def advert_digest(advert: bytes) -> bytes:

@@ -7,8 +7,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedsofim.core.errors import require
 from fedsofim.secagg import primitives as crypto
+from fedsofim.secagg import wire
 from fedsofim.secagg.primitives import KEY, SEED, PrivateKey, PublicKey
 from fedsofim.secagg.session import Policy, Session
+from fedsofim.secagg.stages import Stage, stage_of
 
 HELD = 1 + 2 * SEED  # whether a neighbour's shares came, and both
 
@@ -50,7 +52,7 @@ class State(NamedTuple):
 
     Attributes:
         session: encoded.
-        secrets: the private key for envelopes, the seed of the key for masks, that of the own mask.
+        secrets: all that `Secrets` are made of.
         answers: a digest of the request and the answer, of each stage that was answered.
         root: of the session, its roster and all keys.
         roster: who takes part.
@@ -79,10 +81,43 @@ class State(NamedTuple):
         return State(session=self.session, answers=self.answers)
 
 
-def secrets_of(
-    secrets: bytes, session: Session
-) -> tuple[X25519PrivateKey, X25519PrivateKey, bytes]:
-    """The private keys for envelopes and for masks, and the seed of the own mask."""
-    sealing = X25519PrivateKey.from_private_bytes(secrets[:KEY])
-    masking = crypto.private_key(secrets[KEY:-SEED], session.name)
-    return sealing, masking, secrets[-SEED:]
+def answered(state: bytes) -> frozenset[Stage]:
+    """The stages that a state has an answer to."""
+    known = State(*wire.split(state, len(State._fields))) if state else State()
+    return frozenset(stage_of(given) for given in wire.split(known.answers)[1::2])
+
+
+class Secrets(NamedTuple):
+    """What a client draws for one session; without recovery there is the first alone.
+
+    Attributes:
+        session: whose.
+        of_masks: the seed of the private key for masks.
+        seed: of the own mask.
+        of_seals: the private key for envelopes.
+    """
+
+    session: Session
+    of_masks: bytes
+    seed: bytes
+    of_seals: bytes
+
+    @property
+    def masking(self) -> X25519PrivateKey:
+        """The private key for masks."""
+        return crypto.private_key(self.of_masks, self.session.name)
+
+    @property
+    def sealing(self) -> X25519PrivateKey:
+        """The private key for envelopes."""
+        return X25519PrivateKey.from_private_bytes(self.of_seals)
+
+
+def new_secrets(session: Session) -> bytes:
+    """Secrets for one session."""
+    return crypto.fresh(2 * SEED + KEY if session.recover else SEED)
+
+
+def secrets_of(secrets: bytes, session: Session) -> Secrets:
+    """The secrets that were drawn for a session."""
+    return Secrets(session, secrets[:SEED], secrets[SEED : 2 * SEED], secrets[2 * SEED :])

@@ -6,11 +6,12 @@ back is checked: a message of a stranger can be too short, too long or senseless
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from struct import pack, unpack
 
 import numpy as np
 
 from fedsofim.core.arrays import Array
-from fedsofim.secagg.errors import Reason, trust
+from fedsofim.secagg.errors import DistrustError, Reason, trust
 
 WORD = 4
 
@@ -26,12 +27,13 @@ def join(fields: Iterable[bytes]) -> bytes:
 
 def split(blob: bytes, count: int | None = None) -> list[bytes]:
     """The fields of `join`, as many as are expected."""
-    fields, at = [], 0
-    while at < len(blob):
-        end = at + WORD + int.from_bytes(blob[at : at + WORD], "little")
-        trust(end <= len(blob) and at + WORD <= len(blob), Reason.MALFORMED, "it ends too soon")
-        fields.append(blob[at + WORD : end])
-        at = end
+    fields, end, size = [], 0, len(blob)
+    while end < size:
+        begin = end + WORD
+        end = begin + int.from_bytes(blob[end:begin], "little")
+        if max(begin, end) > size:
+            raise DistrustError(Reason.MALFORMED, "it ends too soon")
+        fields.append(blob[begin:end])
     trust(count in (None, len(fields)), Reason.MALFORMED, f"{len(fields)} fields, not {count}")
     return fields
 
@@ -44,13 +46,13 @@ def pieces(blob: bytes, size: int, count: int) -> list[bytes]:
 
 def integers(values: Sequence[int]) -> bytes:
     """Numbers from 0 to 2^32 - 1."""
-    return np.array(values, "<u4").tobytes()
+    return pack(f"<{len(values)}I", *values)
 
 
 def read_integers(blob: bytes) -> list[int]:
     """The numbers of `integers`."""
     trust(len(blob) % WORD == 0, Reason.MALFORMED, "not whole numbers")
-    return [int(value) for value in np.frombuffer(blob, "<u4")]
+    return list(unpack(f"<{len(blob) // WORD}I", blob))
 
 
 def bitmap(roster: Sequence[int], chosen: Iterable[int]) -> bytes:

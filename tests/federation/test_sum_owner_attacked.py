@@ -8,7 +8,11 @@ import pytest
 from sumowners import Talk, charges_of, make_owners, refused
 
 from fedsofim.config.schema import parse
+from fedsofim.federation.answered import Answered
+from fedsofim.privacy.refusals import Refusal
+from fedsofim.secagg import wire
 from fedsofim.secagg.errors import Reason
+from fedsofim.secagg.stages import Stage
 
 FIVE = ("partition.clients=5", "strategy=fedgd", "privacy.trust=aggregate", "aggregation=size")
 Values = Callable[..., dict[str, Any]]
@@ -58,3 +62,54 @@ def test_all_who_add_to_a_tree_are_at_the_same_leaf(tmp_path: Path, values: Valu
         later.stage()
         answered = [i for i in range(5) if not refused(later.ask(i))]
         assert answered == list(right)
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_an_owner_whose_files_were_put_back_answers_no_stage_twice(
+    stage: Stage, tmp_path: Path, values: Values
+) -> None:
+    """Else it would sign a second list, or add other noise under the same masks."""
+    owners = make_owners(tmp_path, 5, honest=3)
+    talk = Talk(owners, parse(values(*FIVE, "secagg.threshold=4")))
+    while talk.server.stage != stage:
+        talk.stage()
+    place = Path(owners[0]["state"])
+    before = {file: file.read_bytes() for file in place.glob("*.sum")}
+    given = talk.ask(0)["answers"]
+    assert talk.ask(0)["answers"] == given
+    for file in place.glob("*.sum"):
+        file.unlink()
+    for file, content in before.items():
+        file.write_bytes(content)
+    charged = charges_of(owners[0])
+    assert Refusal.LOST in refused(talk.ask(0))
+    assert charges_of(owners[0]) == charged
+
+
+def test_a_second_list_of_survivors_is_not_signed_after_a_snapshot(
+    tmp_path: Path, values: Values
+) -> None:
+    owners = make_owners(tmp_path, 5, honest=3)
+    talk = Talk(owners, parse(values(*FIVE, "secagg.threshold=4")))
+    for _ in range(3):
+        talk.stage()
+    (file,) = Path(owners[0]["state"]).glob("*.sum")
+    before = file.read_bytes()
+    assert not refused(talk.ask(0))
+    file.write_bytes(before)
+    other = wire.bitmap(range(5), [0, 1, 2, 3])
+    words = bytes([Stage.SIGN]) + wire.join([talk.server.session.name, other])
+    assert Refusal.LOST in refused(talk.ask(0, words))
+
+
+def test_a_torn_note_is_no_answer(tmp_path: Path) -> None:
+    notes = Answered(tmp_path / "made" / "notes")
+    assert not notes.knows("ab", "SIGN")
+    notes.note("ab", "SIGN")
+    with open(notes.path, "ab") as file:
+        file.write(b"\ncd SI")  # a power cut
+    assert notes.knows("ab", "SIGN")
+    assert not notes.knows("cd", "SIGN")
+    notes.note("ef", "SIGN")
+    assert notes.knows("ef", "SIGN")
+    assert not notes.knows("f", "SIGN")

@@ -8,6 +8,10 @@ import pytest
 from inprocess import InProcessGrid
 from test_contract import same
 
+from fedsofim.clients.alone import Alone
+from fedsofim.clients.ditto import Ditto
+from fedsofim.clients.finetune import FineTune
+from fedsofim.clients.pfedsop import PFedSOP
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines.flower import flower_engine
@@ -106,6 +110,18 @@ def test_a_program_that_does_not_say_what_it_adds_is_refused(values: Values) -> 
 
     assert Gradient().contributes
     assert not Loud().contributes
+    with pytest.raises(ConfigError, match="Loud: does not say what it adds to a sum"):
+        Loud().contribute({}, [], None, parse(values()).plan(), parse(values()).noise(0))
+
+
+def test_who_sends_something_of_its_own_adds_nothing_that_its_base_would() -> None:
+    """pFedSOP's and `alone`'s is no drift from the common model; Ditto's and FineTune's is."""
+    own = {"lr": 0.1, "steps": 1}
+    tune = {"tune_lr": 0.1, "tune_steps": 1}
+    assert not PFedSOP(**own, **tune).contributes
+    assert not Alone(**own).contributes
+    assert FineTune(**own, **tune).contributes
+    assert Ditto(**own, own_lr=0.1, own_steps=1, pull=1.0).contributes
 
 
 def test_rounding_to_the_grid_changes_next_to_nothing(values: Values) -> None:

@@ -25,7 +25,7 @@ def test_too_few_who_have_shared_are_refused_before_anything_is_drawn():
 def test_a_client_that_was_shown_few_neighbours_is_not_unmasked_by_the_others():
     """A ring of 40: client 0 adds fewer masks than the others think, and its seed lays it open."""
     party, asked = at(Stage.MASK, 40, 30, 2, neighbours=Neighbours(4, 3))
-    after, before = party.server._graph.windows(ME)
+    after, before = party.server._windows[ME]
     near, hidden = (*after, *before), {after[0], before[0]}
     few = wire.bitmap(party.numbers, set(party.numbers) - hidden)
     mail = wire.pieces(wire.split(asked[ME][1:])[2], 48, 8)
@@ -47,7 +47,7 @@ def test_a_client_that_was_shown_few_neighbours_is_not_unmasked_by_the_others():
 
 def test_a_client_does_not_draw_noise_for_a_list_with_few_of_its_neighbours():
     party, _asked = at(Stage.MASK, 40, 30, 2, neighbours=Neighbours(4, 3))
-    after, _before = party.server._graph.windows(ME)
+    after, _before = party.server._windows[ME]
     few = wire.bitmap(party.numbers, set(party.numbers) - set(after[:2]))
     refuses(party, made(Stage.MASK, party, few, bytes(48 * 6)), Reason.ROSTER)
     assert party.drawn == []
@@ -76,7 +76,7 @@ def test_who_did_not_share_cannot_survive():
 
 def test_neighbours_of_one_side_cannot_all_be_gone():
     party, _ = at(Stage.SIGN, 40, 30, 2, neighbours=Neighbours(4, 3))
-    after, _before = party.server._graph.windows(ME)
+    after, _before = party.server._windows[ME]
     left = set(party.numbers) - set(after[:2])
     refuses(party, made(Stage.SIGN, party, wire.bitmap(party.numbers, left)), Reason.SURVIVORS)
 
@@ -166,6 +166,6 @@ def test_one_colluder_more_than_agreed_can_have_two_lists_and_one_client_bare():
     masking, y = private_key(key, party.session.name), wire.split(party.replies[Stage.MASK, ME][1:])
     x = wire.read_vector(y[0], 5) - stream(self_key(seed, root), 5)
     for i in range(1, 5):
-        theirs = read_advert(party.replies[Stage.ADVERT, i][1:])[1]
+        theirs = read_advert(party.replies[Stage.ADVERT, i][1:], party.session, i).masks
         x += stream(mask_key(agree(masking, theirs), root, ME, i), 5)
     assert x.astype("i8").tolist() == party.values[ME].tolist()

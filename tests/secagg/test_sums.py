@@ -75,7 +75,7 @@ def test_whoever_vanishes_the_sum_is_right_or_there_is_none(data):
 def test_a_ring_that_loses_too_many_neighbours_is_lost_before_anything_is_unmasked():
     party = Party(session(40, 30, 2, neighbours=Neighbours(4, 3)), 40)
     asked = party.run(until=Stage.MASK)
-    absent = set(party.server._graph.windows(0)[0][:2])  # 2 of the 4 after client 0 are left
+    absent = set(party.server._windows[0][0][:2])  # 2 of the 4 after client 0 are left
     for i in asked.keys() - absent:
         party.server.take(i, party.ask(i, asked[i]))
     with pytest.raises(LostError, match="neighbours of client") as caught:
