@@ -6,7 +6,7 @@ The two files hold images in MedMNIST's layout. Every arm has the same number of
 training records: DP-SGD and DP-Adam choose a rate and a clip, KFC a rate and its damping. Each
 finished run is kept in --store at once, so that an interrupted study continues; --page writes the
 page from what is there. Without --full, images have 16 x 16 pixels, and records and rounds are few:
-about 20 minutes of a core. With it, whole images, all records, 100 rounds, and a choice for every
+about 7 minutes of a core. With it, whole images, all records, 100 rounds, and a choice for every
 budget: days.
 """
 
@@ -35,7 +35,8 @@ class Size(NamedTuple):
     """How large the study is.
 
     Attributes:
-        side: pixels of an image's side.
+        side: pixels of an image's side, for the MLP.
+        cnn: the same for the CNN.
         records: for training.
         tests: for testing.
         rounds: of each run.
@@ -47,6 +48,7 @@ class Size(NamedTuple):
     """
 
     side: int
+    cnn: int
     records: int
     tests: int
     rounds: int
@@ -67,9 +69,10 @@ class Size(NamedTuple):
 
 
 SMALL = Size(
-    16, 5000, 2000, 15, (1, 3), (1.0, 0.3), (1e-3, 0.1), (1.5, 4.5, 13.5), (0.003, 0.01, 0.03)
+    16, 8, 5000, 2000, 10, (1, 3), (1.0, 0.3), (1e-3, 0.1), (1.5, 4.5, 13.5), (0.003, 0.01, 0.03)
 )
 FULL = Size(
+    32,
     32,
     50_000,
     10_000,
@@ -88,22 +91,25 @@ class Place(NamedTuple):
     store: Path
     size: Size
 
-    def file(self, name: str) -> Path:
-        """One of the data files that it makes."""
-        return self.store / f"{name}-{self.size.side}-{self.size.records}.npz"
+    def file(self, name: str, side: int = 0) -> Path:
+        """One of the data files that it makes; that of images of this side."""
+        return self.store / f"{name}-{side}-{self.size.records}.npz"
 
 
 def models(place: Place) -> dict[str, tuple[str, ...]]:
     """Each network with its data."""
-    images = ("dataset=npz", f"dataset.path={place.file('images')}", "dataset.classes=10")
+    mlp, cnn = (
+        ("dataset=npz", f"dataset.path={place.file('images', side)}", "dataset.classes=10")
+        for side in (place.size.side, place.size.cnn)
+    )
     texts = ("dataset=npz", f"dataset.path={place.file('texts')}")
     blocks, batch = (
         (2, "model.microbatch=512") if place.size == SMALL else (3, "model.microbatch=128")
     )
     return {
-        "MLP": (*images, "model=mlp", "model.width=64", batch),
+        "MLP": (*mlp, "model=mlp", "model.width=64", batch),
         "text": (*texts, "model=text", f"model.vocabulary={TOKENS.vocabulary}", "model.width=16"),
-        "CNN": (*images, "model=cnn", "model.width=8", f"model.blocks={blocks}", batch),
+        "CNN": (*cnn, "model=cnn", "model.width=8", f"model.blocks={blocks}", batch),
     }
 
 
@@ -139,7 +145,9 @@ class Run(NamedTuple):
 
     def overrides(self, place: Place) -> list[str]:
         """Its config."""
-        public = place.file("public-texts" if self.model == "text" else "public-images")
+        side = place.size.cnn if self.model == "CNN" else place.size.side
+        text = self.model == "text"
+        public = place.file("public-texts") if text else place.file("public-images", side)
         arm = ARMS[self.arm].format(public=public).split()
         if self.damping is not None:
             arm += ["transform.count=512", "transform.normalise=network"]
@@ -232,15 +240,20 @@ def make_data(place: Place, images: Path, public: Path) -> None:
     """Write the study's data: smaller images, fewer of them, and made-up texts."""
     size = place.size
     place.store.mkdir(parents=True, exist_ok=True)
-    for name, source in (("images", images), ("public-images", public)):
-        if not place.file(name).is_file():
+    files = [
+        (place.file(name, side), source, side)
+        for name, source in (("images", images), ("public-images", public))
+        for side in {size.side, size.cnn}
+    ]
+    for file, source, side in files:
+        if not file.is_file():
             with np.load(source) as arrays:
                 parts = {
-                    f"{split}_{what}": _shrunk(arrays[f"{split}_{what}"][:count], size.side)
+                    f"{split}_{what}": _shrunk(arrays[f"{split}_{what}"][:count], side)
                     for split, count in (("train", size.records), ("test", size.tests))
                     for what in ("images", "labels")
                 }
-            np.savez(place.file(name), **parts)
+            np.savez(file, **parts)
     for seed, (name, language) in enumerate((("texts", TOKENS), ("public-texts", SHIFTED))):
         if not place.file(name).is_file():
             rng = np.random.default_rng(seed)

@@ -67,7 +67,7 @@ def cell(scores: list[float]) -> str:
 
 
 def settings(study: "Study", model: str) -> Iterator[str]:
-    """What was chosen: rate and clip, and the accuracy on held-out records."""
+    """What was chosen: rate, and clip or damping, and the accuracy on held-out records."""
     from kfc_networks import arms
 
     tuned = study.place.size.tuned
@@ -77,11 +77,13 @@ def settings(study: "Study", model: str) -> Iterator[str]:
         chosen = [study.best(model, arm, e) for e in tuned]
         yield row(
             arm,
-            *(
-                "–" if run is None else f"{run.rate:.3g}, {run.clip:g} ({study.accuracy(run):.1f})"
-                for run in chosen
-            ),
+            *("–" if run is None else _setting(study, run) for run in chosen),
         )
+
+
+def _setting(study: "Study", run: "Run") -> str:
+    second = f"clip {run.clip:g}" if run.damping is None else f"damping {run.damping:g}"
+    return f"{run.rate:.3g}, {second} ({study.accuracy(run):.1f})"
 
 
 def figure(study: "Study", model: str) -> str:
