@@ -25,6 +25,8 @@ DAMAGE = (
     *(OSError, ValueError, EOFError, KeyError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
+# How many times its packed size an array can have, by the ways in which NumPy packs.
+LARGEST = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 PROVENANCE, SHA256 = "provenance", "sha256"
 
 
@@ -77,17 +79,25 @@ def read(file: Path, *names: str) -> dict[str, Array]:
     """The arrays with these names, or all; those that are not there are left out."""
     with naming(file):
         with zipfile.ZipFile(file) as archive:  # np.load would take a lone .npy as well
-            _check_sizes(archive, names)
+            _check_sizes(archive, names, file.stat().st_size)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names or arrays.files if name in arrays}
 
 
-def _check_sizes(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
-    """Refuse an array that claims more than the archive holds, before memory is taken for it."""
+def _check_sizes(archive: zipfile.ZipFile, names: Sequence[str], size: int) -> None:
+    """Refuse an array that claims more than the archive holds, before memory is taken for it.
+
+    What the archive itself claims is compared with the file: NumPy packs by deflation, if at all,
+    and that makes nothing smaller than a thousandth.
+    """
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
         if name == member.filename or (names and name not in names):
             continue
+        require(member.compress_type in LARGEST, f"{name} is packed in a way that NumPy does not")
+        most = LARGEST[member.compress_type] * min(member.compress_size, size)
+        told = f"{name} claims {member.file_size:,} bytes, of a file of {size:,}"
+        require(member.file_size <= most, told)
         with archive.open(member) as stream:
             shape, dtype, _ = _header(stream)
             held = member.file_size - stream.tell()

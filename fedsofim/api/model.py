@@ -11,6 +11,7 @@ from fedsofim.config.build import build
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, choose, require
 from fedsofim.core.files import whole
+from fedsofim.data import npz
 from fedsofim.data.vision import optional
 from fedsofim.models import kinds
 from fedsofim.models.head import examples
@@ -179,11 +180,12 @@ class Model:
     def load(cls, path: str | Path) -> "Model":
         """Read a model that `save` wrote, or the `model.npz` of a run with a linear head."""
         try:
-            with np.load(Path(path), allow_pickle=False) as saved:
-                theta, classes = saved["theta"], saved.get("classes")
-                about = json.loads(str(saved["about"])) if "about" in saved else {"name": "head"}
+            saved = npz.read(Path(path))
+            theta, classes = saved["theta"], saved.get("classes")
+            about = json.loads(str(saved["about"])) if "about" in saved else {"name": "head"}
         except Exception as error:  # a damaged archive can fail in any of its parts
-            raise ConfigError(f"{path}: not a model ({error})") from None
+            why = str(error).removeprefix(f"{path}: ")
+            raise ConfigError(f"{path}: not a model ({why})") from None
         kind, shape = choose(kinds.MODELS, about.pop("name"), "model"), about.pop("shape", None)
         known = None if shape is None else tuple(map(int, shape))
         return cls(theta, classes, build(kind, about, "model"), known)

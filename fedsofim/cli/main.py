@@ -35,6 +35,7 @@ COMMANDS = {  # in the order of the help page
     "deploy": "real machines: server, register, client; rehearse: all on this one",
     "completion": "let the shell complete commands and keys: bash, zsh, fish",
 }
+LONGEST = 1500  # characters of a message: a file may hold anything, and a line may quote it
 HIDDEN = ("complete",)  # what the shell calls
 TRY = """Try:
   fedsofim run                                  train DP-FedSOFIM on embedded features: a second
@@ -88,8 +89,14 @@ def dispatch(arguments: Sequence[str]) -> None:
         raise ConfigError(f"{command}: no such command; {hint}")
 
 
+def line(message: str) -> str:
+    """A message as one line, and not a page."""
+    words = " ".join(message.split())
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"fedsofim: {' '.join(message.split())}", file=sys.stderr)
+    print(f"fedsofim: {line(message)}", file=sys.stderr)
     sys.exit(code)
 
 

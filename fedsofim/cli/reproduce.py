@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
     if not arguments:
         return parser().print_help()
     chosen = parser().read(arguments)
-    what, seeds, out = chosen.what, chosen.seeds.split(","), chosen.out
+    what, seeds, out, jobs = chosen.what, chosen.seeds.split(","), chosen.out, jobs_of(chosen)
     require(all(s.isdigit() for s in seeds), f"--seeds {chosen.seeds}: give numbers, as 0,1,2")
     from fedsofim.cli.terminal import bar, console
     from fedsofim.studies.paper import MAKERS
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         results = Results(out / "unfinished.jsonl")  # until all are made, the finished runs
         with bar() as show:
             told = lambda done, total: show(completed=done, total=total)  # noqa: E731
-            study = Study(results, extra, list(map(int, seeds)), told, jobs_of(chosen.jobs))
+            study = Study(results, extra, list(map(int, seeds)), told, jobs)
             for name in makeable() if what == "all" else [what]:
                 began = time.perf_counter()
                 show(description=name)

@@ -44,7 +44,8 @@ def train(overrides: Sequence[str], *, several: bool) -> None:
     jobs = list(zip(asked, compose_many(asked), strict=True))
     for _, values in jobs:
         make_absolute(values, Path.cwd())
-        check(parse(values).engine.name)  # the last one's mistakes come before the first one's work
+        engine = parse(values).engine
+        check(engine.name, engine.address)  # the last's mistakes come before the first's work
     for number, (given, values) in enumerate(jobs):
         own = values["output"]["dir"]
         place = Path(str(own)) / str(number) if several and own else None

@@ -2,14 +2,18 @@
 
 import shlex
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsofim.cli.keys import keyed, take
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import Stopped, require
+
+if TYPE_CHECKING:
+    from fedsofim.studies.processes import Jobs
 
 ABOUT = """All combinations of the values, with the keys of 'fedsofim run'. Configurations that
 share their data are trained together, in one pass over it a round:
@@ -26,20 +30,31 @@ def parser() -> Parser:
 
 
 def add_jobs(made: Parser) -> None:
-    """The option that `sweep`, `tune` and `reproduce` share."""
+    """The options that `sweep`, `tune` and `reproduce` share."""
     made.add_argument("--jobs", metavar="N", help="processes; by default one for each core")
+    made.add_argument("--engine", choices=["local", "ray"], help="ray: a task for each part")
+    made.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster's, instead of one here")
 
 
-def jobs_of(given: str | None) -> int | None:
-    """The number of processes that was asked for."""
+def jobs_of(chosen: Namespace) -> "Jobs":
+    """The processes that were asked for, or the cluster, if it answers."""
+    given, address = chosen.jobs, chosen.address
     require(given is None or (given.isdigit() and int(given) > 0), f"--jobs {given}: a number >= 1")
-    return int(given) if given else None
+    jobs, on_ray = int(given) if given else None, chosen.engine == "ray"
+    require(on_ray or address is None, f"--address {address}: goes with --engine ray")
+    if not on_ray:
+        return jobs
+    from fedsofim.engines import check
+    from fedsofim.engines.cluster import Cluster
+
+    check("ray", address)
+    return Cluster(address, jobs)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run a grid into a directory, and show the best."""
     chosen = parser().read(arguments)
-    jobs, overrides = jobs_of(chosen.jobs), list(chosen.overrides)
+    jobs, overrides = jobs_of(chosen), list(chosen.overrides)
     path = place(take(overrides, "output.dir"), "sweep")
     from fedsofim.cli.terminal import bar, console, say_where
     from fedsofim.studies.sweep import Sweep

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     if not arguments:
         return parser().print_help()
     chosen = parser().read(arguments)
-    overrides = list(chosen.overrides)
+    jobs, overrides = jobs_of(chosen), list(chosen.overrides)
     path = place(take(overrides, "output.dir"), "tune")
     strategy, only = take(overrides, "strategy") or "", take(overrides, "privacy.epsilon")
     _check(strategy, overrides)
@@ -46,7 +46,6 @@ def main(arguments: Sequence[str]) -> None:
     try:
         with bar() as show:
             told = lambda stage, n, of: show(description=stage, completed=n, total=of)  # noqa: E731
-            jobs = jobs_of(chosen.jobs)
             choices = tune(strategy, overrides, path, told, epsilons=epsilons, jobs=jobs)
     except KeyboardInterrupt:
         raise stopped("tune", arguments, path) from None

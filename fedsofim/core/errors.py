@@ -9,7 +9,13 @@ T = TypeVar("T")
 
 
 class ConfigError(ValueError):
-    """A value the user gave is wrong; the message is one line that says what would be right."""
+    """A value the user gave is wrong; the message is one line that says what would be right.
+
+    Attributes:
+        details: what others said about it in full, for a file; empty if the line says it all.
+    """
+
+    details = ""
 
 
 class Stopped(Exception):  # noqa: N818 - a wish that was followed, not an error

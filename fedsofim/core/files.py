@@ -2,10 +2,15 @@
 
 import hashlib
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from fedsofim.core.errors import ConfigError
+
+RUNNING = ".running"  # says who works in a folder
 
 
 @contextmanager
@@ -88,6 +93,46 @@ def locked(path: Path, seconds: float = -1) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FileLock(path, timeout=seconds):
         yield
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep all others from working in a folder; they are told who does. It ends with the process.
+
+    Where a system has no such locks, as Windows, nobody is kept out.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    file = folder / RUNNING
+    with naming(file):
+        while (handle := _held(file)) is None:
+            pass
+    try:
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _held(file: Path) -> int | None:
+    """A handle of this file that nobody else has locked; `None` if it was removed meanwhile."""
+    import fcntl
+
+    handle, kept = os.open(file, os.O_RDWR | os.O_CREAT, 0o644), False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kept = file.exists() and os.path.samestat(os.fstat(handle), file.stat())
+        return handle if kept else None
+    except BlockingIOError:
+        who = os.read(handle, 200).decode(errors="replace") or "another process"
+        told = f"{file.parent}: {who} is at work there; wait for it, or end it"
+        raise ConfigError(told) from None
+    finally:
+        if not kept:
+            os.close(handle)
 
 
 def user_state() -> Path:

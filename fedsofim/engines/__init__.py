@@ -14,18 +14,24 @@ Run = Callable[[Experiment, RunState, OnRound], RunState]
 
 def run_ray(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train on Flower's Ray simulation, imported only when it is asked for."""
-    check("ray")
+    check("ray", experiment.config.engine.address)
     from fedsofim.engines.ray import run
 
     return run(experiment, state, on_round)
 
 
-def check(name: str) -> None:
-    """Refuse an engine that is not installed."""
+def check(name: str, address: str | None = None) -> None:
+    """Refuse an engine that is not installed, and a cluster that does not answer."""
+    if name != "ray":
+        return
     require(
-        name != "ray" or find_spec("ray") is not None,
+        find_spec("ray") is not None,
         "engine=ray: Ray is not installed: pip install 'fedsofim[ray]'",
     )
+    if address:
+        from fedsofim.engines.cluster import check_address
+
+        check_address(address)
 
 
 # The third, engine=flower, is what 'flwr run' brings with it.

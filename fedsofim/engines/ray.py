@@ -18,7 +18,9 @@ from fedsofim.config.schema import Engine
 from fedsofim.core.errors import ConfigError
 from fedsofim.engines.flower import flower_engine
 from fedsofim.engines.local import OnRound
+from fedsofim.engines.steady import steady
 from fedsofim.federation.client_app import app as client_app
+from fedsofim.federation.decoding import shown
 from fedsofim.runs.experiment import Experiment, RunState
 
 
@@ -36,16 +38,27 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
         except ConfigError as error:
             problems.append(error)
 
-    with quiet():
-        run_simulation(
-            server_app=server,
-            client_app=client_app,
-            num_supernodes=nodes_of(engine, experiment.config.partition.clients),
-            backend_config=backend_config(engine),
-        )
+    with quiet() as unsaid, steady():
+        try:
+            run_simulation(
+                server_app=server,
+                client_app=client_app,
+                num_supernodes=nodes_of(engine, experiment.config.partition.clients),
+                backend_config=backend_config(engine),
+            )
+        except RuntimeError as error:  # what Flower makes of whatever happens to Ray
+            problems.append(ConfigError(f"engine=ray: Ray has failed ({shown(_cause(error))})"))
     for problem in problems:
+        problem.details = "\n".join(unsaid)
         raise problem
     return results[0]
+
+
+def _cause(error: BaseException) -> str:
+    """What was at the bottom of an error."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
 
 
 def nodes_of(engine: Engine, clients: int) -> int:
@@ -65,15 +78,22 @@ def backend_config(engine: Engine) -> dict[str, Any]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Leave the screen to the run: of Flower's log, only what tells of trouble."""
+def quiet() -> Iterator[list[str]]:
+    """Leave the screen to the run: of Flower's log, only what tells of trouble in a line.
+
+    Errors, which come with pages of Ray's and Python's, are given to whoever asks.
+    """
     logger = logging.getLogger("flwr")
+    errors: list[str] = []
 
     def of_interest(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            errors.append(record.getMessage())
+            return False
         return record.levelno >= logging.WARNING and "deprecated" not in record.getMessage().lower()
 
     logger.addFilter(of_interest)
     try:
-        yield
+        yield errors
     finally:
         logger.removeFilter(of_interest)

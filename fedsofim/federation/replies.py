@@ -160,3 +160,23 @@ def _sound(release: Array) -> BadReplyError | None:
 def listed(reasons: Mapping[int, str]) -> list[str]:
     """What was wrong with each client, for people."""
     return [f"client {i}: {why}" for i, why in sorted(reasons.items())]
+
+
+def summed_up(reasons: Mapping[int, str], most: int = 3) -> str:
+    """The same in one short line: equal reasons once, and of many clients or reasons the first.
+
+    >>> summed_up({3: "lost", 0: "lost", 4: "no reply"})
+    'clients 0, 3: lost; client 4: no reply'
+    >>> summed_up(dict.fromkeys(range(20), "lost"))
+    'clients 0, 1, 2 and 17 others: lost'
+    """
+    groups: dict[str, list[int]] = {}
+    for client, why in sorted(reasons.items()):
+        groups.setdefault(why, []).append(client)
+    told = []
+    for why, clients in groups.items():
+        names = ", ".join(map(str, clients[:most]))
+        others = f" and {len(clients) - most} others" if len(clients) > most else ""
+        told.append(f"client{'s' if len(clients) > 1 else ''} {names}{others}: {why}")
+    more = [f"and {len(told) - most} other reasons"] if len(told) > most else []
+    return "; ".join(told[:most] + more)

@@ -15,7 +15,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
 from fedsofim.federation.quorum import Quorum
-from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed
+from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed, summed_up
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.unscored import Unscored
 from fedsofim.strategies.aggregation import Combined
@@ -290,7 +290,7 @@ class RuleStrategy(Unscored):
         return f"{good} good replies, {enough} are needed ({self._reasons()})"
 
     def _reasons(self) -> str:
-        return "; ".join(listed({**self._dropped, **self.refusals}))
+        return summed_up({**self._dropped, **self.refusals})
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord({"theta": FlowerArray(self.state.theta)})

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import naming, write_whole
+from fedsofim.data import npz
 from fedsofim.runs.experiment import RunState
 from fedsofim.runs.record import Record, Released
 from fedsofim.strategies.average import blank, model_of
@@ -28,12 +29,25 @@ from fedsofim.transforms.stages import Geometry
 
 Row = dict[str, Any]
 AVERAGE = "server.average."
+# What reading a damaged text can raise.
+DAMAGE = (ValueError, RecursionError)
+ERRORS = "errors.log"  # what Ray and Flower said, in full, when they ended a run
 THEORY = "theory.jsonl"  # what a simulator measured of every round, if it was asked to
 
 
 def _record_like(saved: Mapping[str, Any]) -> Record:
     """A blank record with as many rows as the saved one."""
     return Record(released=Released.blank(len(saved["record.released.std"])))
+
+
+def _number(text: str) -> float:
+    """A number of ours, which are finite."""
+    value = float(text)
+    return value if math.isfinite(value) else _refused(text)
+
+
+def _refused(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
 
 
 def finite(value: Any) -> Any:
@@ -107,15 +121,15 @@ class RunDir:
     def read_json(self, name: str) -> Any:
         """The content of a JSON file."""
         try:
-            return json.loads((self.path / name).read_text())
-        except ValueError as error:
+            return json.loads((self.path / name).read_bytes())
+        except DAMAGE as error:
             raise ConfigError(f"{self.path / name}: damaged ({error})") from None
 
     def config(self) -> dict[str, Any]:
         """The resolved config that the run was started with."""
         try:
-            values = yaml.safe_load((self.path / "config.yaml").read_text())
-        except yaml.YAMLError:
+            values = yaml.safe_load((self.path / "config.yaml").read_bytes())
+        except (yaml.YAMLError, *DAMAGE):
             values = None
         require(isinstance(values, dict), f"{self.path / 'config.yaml'}: not a config")
         return dict(values)
@@ -135,11 +149,14 @@ class RunDir:
         """The rows of a file that grows by lines; none if it is not there."""
         rows: list[Row] = []
         file = self.path / name
-        for line in file.read_text().splitlines() if file.is_file() else []:
+        for line in file.read_bytes().splitlines() if file.is_file() else []:
             try:
-                rows.append(json.loads(line))
-            except ValueError:
+                row = json.loads(line, parse_constant=_refused, parse_float=_number)
+            except DAMAGE:
                 break  # a line cut short by a crash; the checkpoint is older
+            if not isinstance(row, dict):
+                break
+            rows.append(row)
         return rows
 
     def checkpoint(self, state: RunState) -> None:
@@ -174,10 +191,10 @@ class RunDir:
         """The arrays of the checkpoint; whatever is wrong with them is told in one line."""
         file = self.path / "checkpoint.npz"
         try:
-            with np.load(file, allow_pickle=False) as saved:
-                yield dict(saved)
+            yield npz.read(file)
         except Exception as error:  # a damaged archive can fail in any of its parts
-            raise ConfigError(f"{file}: does not fit this run, or is damaged ({error})") from None
+            why = str(error).removeprefix(f"{file}: ")
+            raise ConfigError(f"{file}: does not fit this run, or is damaged ({why})") from None
 
     def rewind(self, rounds: int) -> None:
         """Drop rows beyond the first `rounds` rounds, of the metrics and of what else has rows."""
@@ -197,12 +214,23 @@ class RunDir:
 
 @contextmanager
 def keeping(place: RunDir | None) -> Iterator[None]:
-    """Say of a full disk, or whatever else refuses a run its files, how to go on afterwards."""
+    """Say of a full disk, or whatever else refuses a run its files, how to go on afterwards.
+
+    What others said about a mistake, in pages, goes to a file that its line names.
+    """
     try:
         yield
+    except ConfigError as error:
+        if place is None or not error.details:
+            raise
+        file = place.path / ERRORS
+        with suppress(OSError):
+            place.write(ERRORS, error.details.encode(errors="replace"))
+            raise ConfigError(f"{error}; in full: {file}") from None
+        raise
     except OSError as error:
-        file = str(error.filename or "")
-        if place is None or not file.startswith(f"{place.path}{os.sep}"):
+        file = Path(error.filename or "")
+        if place is None or place.path not in file.parents:
             raise
         how = f"when that is mended, continue with 'fedsofim resume {place.path}'"
-        raise OSError(error.errno, f"{error.strerror}; {how}", file) from None
+        raise OSError(error.errno, f"{error.strerror}; {how}", str(file)) from None

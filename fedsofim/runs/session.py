@@ -4,14 +4,10 @@ A session keeps no global state, prints nothing and never ends the program: an `
 it goes, mistakes are a `ConfigError`, and a requested stop is `Stopped`.
 """
 
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +15,7 @@ import numpy as np
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import Stopped, require
+from fedsofim.core.files import alone, remove_drafts
 from fedsofim.core.threads import one_thread_a_product
 from fedsofim.data.own import Data
 from fedsofim.data.partition import table
@@ -32,6 +29,7 @@ from fedsofim.runs.observer import Observer
 from fedsofim.runs.record import require_terms, terms_of
 from fedsofim.runs.results import summarise, write_results
 from fedsofim.runs.scoring import score
+from fedsofim.runs.stopping import stop_requests
 from fedsofim.runs.theorems import conclude
 from fedsofim.runs.theory import Theory
 
@@ -78,9 +76,10 @@ def run(
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
-    if command:
-        place.write("command.txt", f"{command}\n".encode())
-    train(experiment, state, place, engine, observer)
+    with keeping(place), alone(place.path):
+        if command:
+            place.write("command.txt", f"{command}\n".encode())
+        train(experiment, state, place, engine, observer)
     return place
 
 
@@ -102,24 +101,36 @@ def resume(
         observer: as for `run`.
     """
     place, observer = RunDir.open(path), observer or Observer()
+    with keeping(place), alone(path):
+        remove_drafts(path, "*")
+        _resume(place, changes, experiment, engine, observer)
+    return place
+
+
+def _resume(
+    place: RunDir,
+    changes: Mapping[str, Any] | None,
+    experiment: Experiment | None,
+    engine: Run | None,
+    observer: Observer,
+) -> None:
     config = _config_of(place, changes)
     given = experiment and experiment._replace(config=config, plan=config.plan())
     experiment = given or ready(config, observer, engine)
     require(
         _same_data(place.read_json("partition.json"), experiment.partition),
-        f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
-        "was started",
+        f"dataset={config.dataset.name}: the data, or its division, has changed since "
+        f"{place.path} was started",
     )
     state, seen = _found(place, experiment)
     if changes:
-        unfinished = f"{path}: its set-up is not finished; resume it first without changes"
+        unfinished = f"{place.path}: its set-up is not finished; resume it first without changes"
         require(state.server.t >= 0, unfinished)  # its noise was made for the budget as it was
         if state.server.t < seen and config.privacy.noise == "seeded":
             # These rounds were seen: they are repeated with the noise they had, and then charged.
             state, _ = _train(experiment, state, place, engine, Observer(), seen)
         experiment, state = extended(place, experiment, state, changes)
     train(experiment, state, place, engine, observer)
-    return place
 
 
 def _same_data(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -235,7 +246,7 @@ def _train(
     latest = saved = state
     # Parameters that diverge become infinite: the metrics and the closing lines tell.
     quietly = np.errstate(over="ignore", invalid="ignore")
-    with quietly, _stop_requests() as stop, keeping(place):
+    with quietly, stop_requests() as stop:
         theory = Theory(experiment) if place and config.output.theory else None
 
         def on_round(now: RunState, G: Array | None, charged: float = 0.0, **notes: Any) -> bool:
@@ -264,32 +275,6 @@ def _train(
     if stop.requested and latest.server.t < config.rounds:
         raise _stopped(max(0, latest.server.t), config.rounds, place.path if place else None)
     return latest, rows
-
-
-class _Stop:
-    """Whether a stop was requested; a second request stops at once."""
-
-    requested = False
-
-    def request(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-
-
-@contextmanager
-def _stop_requests() -> Iterator[_Stop]:
-    """Turn Ctrl-C and a polite kill into a stop after the round that is under way."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # under 'flwr run' signals are Flower's
-        return
-    previous = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _stopped(done: int, rounds: int, path: Path | None) -> Stopped:

@@ -9,7 +9,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from fedsofim.engines.cluster import Cluster
+
 T = TypeVar("T")
+# How many processes; by default one for each core. Or on which machines.
+Jobs = int | Cluster | None
 # For independent work, products on one thread in each process beat shared ones.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

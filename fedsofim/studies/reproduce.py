@@ -8,6 +8,7 @@ from fedsofim.config.schema import parse
 from fedsofim.core.arrays import Array
 from fedsofim.reports.tables import Score, Table, paper, score
 from fedsofim.runs.directory import Row
+from fedsofim.studies.processes import Jobs
 from fedsofim.studies.results import Results, Show, curve_of, pack, unpack
 from fedsofim.studies.stacks import Result
 
@@ -56,14 +57,14 @@ class Study(NamedTuple):
         extra: overrides for every run.
         seeds: of every cell.
         show: told how many of the runs that a table asks for are done.
-        jobs: processes; by default one for each core.
+        jobs: processes, by default one for each core; or a cluster's.
     """
 
     results: Results
     extra: Sequence[str] = ()
     seeds: Sequence[int] = (0, 1, 2)
     show: Show | None = None
-    jobs: int | None = None
+    jobs: Jobs = None
 
     def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
         """The runs of each cell, given as overrides; all that are not known yet run together."""

@@ -15,6 +15,7 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.files import naming
 from fedsofim.runs.directory import Row, finite
+from fedsofim.studies.processes import Jobs
 from fedsofim.studies.stacks import Result, run_all
 
 Show = Callable[[int, int], None]
@@ -49,7 +50,7 @@ class Results:
         keep: Callable[[int, Result], Row],
         *,
         every: int = 10,
-        jobs: int | None = None,
+        jobs: Jobs = None,
         show: Show | None = None,
     ) -> list[Row]:
         """Run the configs that are not there yet, and give the row of each.
@@ -58,7 +59,7 @@ class Results:
             configs: what to run, on the local engine.
             keep: what is kept of a result, given its number among the configs.
             every: rounds between recorded rounds; the last is always recorded.
-            jobs: processes; by default one for each core.
+            jobs: processes, by default one for each core; or a cluster's.
             show: told how many of how many are done.
         """
 

@@ -11,6 +11,7 @@ from fedsofim.clients.program import mapped
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked
+from fedsofim.engines.cluster import Cluster, each_on_ray
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row
 from fedsofim.runs.evaluation import judged, noise_norm
@@ -18,7 +19,7 @@ from fedsofim.runs.experiment import Experiment, prepare
 from fedsofim.runs.scoring import Own, own_tests, score
 from fedsofim.strategies.average import model_of
 from fedsofim.strategies.rule import ServerState, for_raw
-from fedsofim.studies.processes import each
+from fedsofim.studies.processes import ONE_THREAD, Jobs, each
 
 # Heads in one stack: enough that the data's way through the cache is paid for many times over,
 # few enough that a chunk's logits stay in it.
@@ -55,16 +56,17 @@ class Result(NamedTuple):
     partition: Row
 
 
-def run_all(
-    configs: Sequence[Config], *, every: int = 10, jobs: int | None = None
-) -> Generator[Result]:
+def run_all(configs: Sequence[Config], *, every: int = 10, jobs: Jobs = None) -> Generator[Result]:
     """Run all configurations, and give each result as soon as it is there.
 
     Args:
         configs: what to run, on the local engine.
         every: rounds between recorded rounds; the last is always recorded.
-        jobs: processes; by default one for each core.
+        jobs: processes, by default one for each core; or a cluster's.
     """
+    if isinstance(jobs, Cluster):
+        yield from _run_on(jobs, configs, every)
+        return
     jobs = jobs or os.cpu_count() or 1
     stacks = list(_stacks(configs, jobs))
     jobs = min(jobs, len(stacks)) or 1
@@ -72,6 +74,17 @@ def run_all(
     here = (_run_stack(*task) for task in tasks)
     with closing(here if jobs == 1 else each(_run_stack, tasks, jobs)) as results:
         for result in results:
+            yield from result
+
+
+def _run_on(cluster: Cluster, configs: Sequence[Config], every: int) -> Generator[Result]:
+    """The same on a cluster; with as many jobs the stacks are the same, and so is every bit."""
+    if not configs:
+        return
+    with cluster.joined(ONE_THREAD) as cpus:
+        stacks = _stacks(configs, cluster.jobs or cpus)
+        tasks = [([configs[i] for i in stack], stack, every) for stack in stacks]
+        for result in each_on_ray(_run_stack, tasks):
             yield from result
 
 

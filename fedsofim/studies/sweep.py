@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from fedsofim.config.compose import compose_many, expand
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.files import write_whole
+from fedsofim.core.files import alone, write_whole
 from fedsofim.runs.directory import Row
+from fedsofim.studies.processes import Jobs
 from fedsofim.studies.results import Results, Show, curve_of
 from fedsofim.studies.stacks import Result
 
@@ -60,7 +61,10 @@ class Sweep(NamedTuple):
             )
             return sweep
         path.mkdir(parents=True, exist_ok=True)
-        require(not any(path.iterdir()), f"output.dir={path}: is not empty, and no sweep")
+        names = [found.name.lstrip(".") for found in path.iterdir()]
+        ours = ("configs.json.gz", "sweep.json")  # of a sweep that was killed as it began
+        strange = [name for name in names if not name.startswith(ours)]
+        require(not strange, f"output.dir={path}: is not empty, and no sweep")
         write_whole(path / "configs.json.gz", gzip.compress(json.dumps(sweep.values).encode()))
         write_whole(path / "sweep.json", json.dumps(sweep.overrides).encode())
         return sweep
@@ -91,8 +95,12 @@ class Sweep(NamedTuple):
         file = self.path / "partitions.json"
         return json.loads(file.read_text()) if file.is_file() else {}
 
-    def run(self, jobs: int | None, show: Show) -> list[Row]:
+    def run(self, jobs: Jobs, show: Show) -> list[Row]:
         """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
+        with alone(self.path):
+            return self._run(jobs, show)
+
+    def _run(self, jobs: Jobs, show: Show) -> list[Row]:
         configs = [parse(one) for one in self.values]
         settings = [data_and_partition(one) for one in self.values]
         drawn = {where: configs[settings.index(where)].seed for where in dict.fromkeys(settings)}

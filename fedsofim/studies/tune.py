@@ -12,6 +12,7 @@ from fedsofim.config.chosen import own_file
 from fedsofim.config.compose import EPSILONS, compose
 from fedsofim.core.errors import choose, require
 from fedsofim.core.files import write_whole
+from fedsofim.studies.processes import Jobs
 from fedsofim.studies.sweep import Sweep
 
 Grid = Mapping[str, Sequence[Any]]
@@ -143,7 +144,7 @@ def tune(
     path: Path,
     show: Callable[[str, int, int], None],
     epsilons: Sequence[float] = EPSILONS,
-    jobs: int | None = None,
+    jobs: Jobs = None,
 ) -> dict[float, Choice]:
     """Search both grids of a strategy, each a sweep of its own, for some budgets at once.
 
@@ -153,7 +154,7 @@ def tune(
         path: where the two sweeps are kept; they go on there if they were interrupted.
         show: told the stage, and how many of its configurations of how many are done.
         epsilons: the budgets.
-        jobs: processes; by default one for each core.
+        jobs: processes, by default one for each core; or a cluster's.
     """
     search = choose(SEARCHES, strategy, "strategy")
     tried: dict[float, list[tuple[float, dict[str, Any]]]] = {e: [] for e in epsilons}

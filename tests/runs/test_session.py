@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -323,6 +324,37 @@ def test_ctrl_c_at_the_very_beginning_leaves_nothing_or_a_run(start, cli, tmp_pa
     if path.exists():
         assert cli("resume", path).returncode == 0
         assert len(rows_of(path)) == 200
+
+
+def test_a_second_process_is_refused_by_name_of_the_first(start, cli, run, tmp_path, small):
+    path = tmp_path / "mine"
+    process = start("run", *small, "rounds=3000", f"output.dir={path}")
+    wait_for_rows(process, path, 2)
+    second = cli("resume", path)
+    assert second.returncode == 2
+    (line,) = second.stderr.splitlines()
+    host = socket.gethostname()
+    assert line == f"fedsofim: {path}: process {process.pid} on {host} is at work there; " + (
+        "wait for it, or end it"
+    )
+    process.kill()
+    process.wait()
+    assert cli("resume", path).returncode == 0  # who was killed keeps nobody out
+    assert not (path / ".running").exists()
+
+
+def test_what_others_said_in_pages_goes_to_a_file_that_the_line_names(run, tmp_path, monkeypatch):
+    def failing(experiment, state, on_round):
+        error = ConfigError("round 1: 0 good replies, 4 are needed")
+        error.details = "page after page"
+        raise error
+
+    monkeypatch.setitem(session.ENGINES, "local", failing)
+    with pytest.raises(ConfigError) as told:
+        run(name="mine")
+    file = tmp_path / "mine" / "errors.log"
+    assert str(told.value) == f"round 1: 0 good replies, 4 are needed; in full: {file}"
+    assert file.read_text() == "page after page"
 
 
 FULL = """

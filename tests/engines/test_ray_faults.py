@@ -1,0 +1,100 @@
+"""Workers and machines that Ray loses, slowly; clusters that are not there."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsofim.config.compose import compose
+from fedsofim.core.errors import ConfigError
+from fedsofim.engines import check
+from fedsofim.runs import session
+
+ON_RAY = ["engine=ray", "engine.processes=2", "engine.nodes=4"]
+
+
+def theta_of(path: Path) -> np.ndarray:
+    with np.load(path / "model.npz") as saved:
+        return saved["theta"]
+
+
+def below(ancestor: int) -> Iterator[tuple[int, str]]:
+    """The processes that descend from one, with their titles."""
+    parents, titles = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text, title = stat.read_text(), (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        pid = int(stat.parent.name)
+        parents[pid] = int(text.rpartition(")")[2].split()[1])
+        titles[pid] = title.replace(b"\0", b" ").decode(errors="replace")
+    for pid in parents:
+        up = pid
+        while up in parents and up != ancestor:
+            up = parents[up]
+        if up == ancestor and pid != ancestor:
+            yield pid, titles[pid]
+
+
+def workers(ancestor: int) -> list[int]:
+    return [pid for pid, title in below(ancestor) if title.startswith("ray::ClientAppActor")]
+
+
+def wait_for(path: Path, rows: int, process) -> None:
+    deadline = time.monotonic() + 180
+    metrics = path / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < rows:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_are_replaced(start, small, tmp_path):
+    """The run ends as one that nothing happened to, and says little."""
+    many = [*small, "rounds=40"]
+    path = tmp_path / "faulty"
+    process = start("run", *many, *ON_RAY, f"output.dir={path}")
+    for rows in (3, 10, 17):
+        wait_for(path, rows, process)
+        os.kill(workers(process.pid)[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    whole = tmp_path / "whole"
+    session.run(compose([*many, f"output.dir={whole}"]))
+    np.testing.assert_array_equal(theta_of(path), theta_of(whole))
+    assert "Traceback" not in err
+    assert len(err) < 1000
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_told_at_once_and_nothing_is_made(
+    inside, small, tmp_path, address
+):
+    began = time.monotonic()
+    done = inside("run", *small, "engine=ray", f"engine.address='{address}'", "output.dir=mine")
+    assert time.monotonic() - began < 10
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"address={address}: nobody answers there (Connection refused)" in line
+    assert not (tmp_path / "mine").exists()
+
+
+def test_something_else_at_the_address_is_told(monkeypatch):
+    monkeypatch.setattr("fedsofim.engines.cluster.ANSWER", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match="what answers there is no Ray cluster"):
+            check("ray", f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":80", "host:99999"])
+def test_an_address_has_a_form(address):
+    with pytest.raises(ConfigError, match="give host:port, ray://host:port or auto"):
+        check("ray", address)

@@ -1,0 +1,71 @@
+"""Thousands of damaged files: each is read, or refused in a line, and memory stays small."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsofim.core.errors import ConfigError
+from fedsofim.data import npz
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = ("features", "checkpoint", "config", "ledger", "metrics")
+
+
+def fuzz(count: int, seed: int) -> dict[str, int]:
+    """What a process of its own saw, so that its memory is its own, too."""
+    script = str(ROOT / "scripts" / "fuzz_files.py")
+    command = [sys.executable, script, "--count", str(count), "--seed", str(seed)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    seen: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+def check(count: int, seed: int) -> None:
+    seen = fuzz(count, seed)
+    assert seen["megabytes"] < 1000
+    for kind in KINDS:
+        assert seen[f"{kind} refused"] > count / len(KINDS) / 2
+    # Some changes change nothing that matters: else only the first check would be tested.
+    assert sum(seen.get(f"{kind} read", 0) for kind in KINDS) > count / 200
+
+
+def test_damaged_files_are_refused() -> None:
+    check(1_000, seed=0)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_damaged_files_are_refused() -> None:
+    check(100_000, seed=1)
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_numpy_does_not_pack_is_not_unpacked(tmp_path: Path, way: int) -> None:
+    np.savez(tmp_path / "plain.npz", x=np.zeros(1000))
+    with (
+        zipfile.ZipFile(tmp_path / "plain.npz") as plain,
+        zipfile.ZipFile(tmp_path / "other.npz", "w", way) as other,
+    ):
+        other.writestr("x.npy", plain.read("x.npy"))
+    with pytest.raises(ConfigError, match="packed in a way that NumPy does not"):
+        npz.read(tmp_path / "other.npz")
+
+
+def test_an_archive_that_claims_more_than_its_file_can_hold(tmp_path: Path) -> None:
+    """Both the archive and the array in it claim ten gigabytes, and agree."""
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000,), }"
+    head = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    file, size = tmp_path / "bomb.npz", 10_000_000_000 + len(head)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", head + bytes(1000))
+        archive.filelist[0].file_size = size  # as the list of contents tells it
+        archive._didModify = True
+    with pytest.raises(ConfigError, match=r"x claims 10,000,000,\d+ bytes, of a file of"):
+        npz.read(file)
