@@ -195,8 +195,9 @@ def stage_totals(
     For fast sums only features are mapped, one client at a time, and then forgotten.
     """
     D, P = examples_of(records), received.get("P")
-    fast = P is not None and not exact
-    return stage.summed(D.features_through(P) if fast else D.through(P), exact)
+    if P is None or exact:
+        return stage.summed(D.through(P), exact)
+    return stage.summed(D.features_through(P), exact)
 
 
 def release_stage(
