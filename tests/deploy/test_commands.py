@@ -13,6 +13,7 @@ from smalldata import CLASSES, write_records
 
 from fedsofim.core.errors import ConfigError
 from fedsofim.deploy import commands as deploy
+from fedsofim.deploy import programs
 from fedsofim.deploy.keys import make_certificates
 from fedsofim.deploy.rehearsal import free_port
 from fedsofim.federation import client_app
@@ -170,3 +171,13 @@ def test_a_server_does_not_take_the_place_of_one_that_runs(
     with pytest.raises(SystemExit):  # there it would run
         deploy.main(command)
     assert (tmp_path / "server" / "ca.crt").exists()
+
+
+def test_flower_looks_for_tasks_often_unless_the_user_says_how_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+    monkeypatch.delenv(name, raising=False)
+    assert float(programs.environment()[name]) < 1  # which is Flower's own
+    monkeypatch.setenv(name, "7")
+    assert programs.environment()[name] == "7"
