@@ -280,7 +280,7 @@ def main() -> None:
     parser.add_argument("--public", type=Path, help=".npz of public images")
     parser.add_argument("--full", action="store_true", help="days, not minutes")
     parser.add_argument("--page", action="store_true", help="only write the page")
-    parser.add_argument("--models", default="MLP,text,CNN")
+    parser.add_argument("--models", default="MLP,CNN,text")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--store", type=Path, default=Path("outputs/kfc-networks"))
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
@@ -292,8 +292,7 @@ def main() -> None:
         make_data(study.place, a.images, a.public)
         for model in names:
             study.run(study.grids(model), a.jobs)
-        for seed in SEEDS:
-            for model in names:
+            for seed in SEEDS:
                 study.run(list(study.finals(model, seed)), a.jobs)
     for model in models(study.place):
         study.read(study.grids(model))
