@@ -3,17 +3,22 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program
+from fedsofim.clients.program import Client, Noise, Program, heads_data, sizes_like
 from fedsofim.clients.together import in_units
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.models.crowd import gradient_sums
+from fedsofim.models.head import Examples
 from fedsofim.models.records import Records
 from fedsofim.privacy.disclosure import Disclosure
+from fedsofim.privacy.mechanism import Seeded
 from fedsofim.privacy.plan import Protection
+
+R = TypeVar("R", bound=Records)
 
 
 class TreeState(NamedTuple):
@@ -105,17 +110,37 @@ class Tree(Program):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, TreeState]:
-        theta = received["theta"]
+        theta, data, turns = received["theta"], heads_data(clients), set(state.t.tolist())
+        if isinstance(noise, Seeded) and data and len(turns) == 1:
+            return self._alike(theta, [i for i, _ in clients], data, state, plan, noise)
         out = np.empty((len(clients), *theta.shape), theta.dtype)
         nodes = []
         for g, before, t, (i, D) in zip(out, state.nodes, state.t.tolist(), clients, strict=True):
             batch, source = _batch(D, t % self.batches, self.batches), noise(i, 0)
             S = batch.gradient_sum(theta, plan.clip, source.exact)
             fresh = source.gaussian(S, plan.client_noise_multiplier)
-            change, node = self._grown(S.value, fresh, before, t)
+            (change,), (node,) = self._grown(S.value[None], fresh[None], before[None], t)
             np.divide(change * S.unit, D.size / self.batches, out=g)
             nodes.append(node)
         return out, TreeState(np.stack(nodes), state.t + 1)
+
+    def _alike(
+        self,
+        theta: Array,
+        ids: Sequence[int],
+        data: Sequence[Examples],
+        state: TreeState,
+        plan: Protection,
+        noise: Seeded,
+    ) -> tuple[Array, TreeState]:
+        """The same for clients of a simulation that are all at the same leaf, in one go."""
+        t, thetas = int(state.t[0]), np.broadcast_to(theta, (len(data), *theta.shape))
+        batches = [_batch(D, t % self.batches, self.batches) for D in data]
+        S = gradient_sums(thetas, batches, plan.clip)
+        fresh = noise.gaussians(S, plan.clip, plan.client_noise_multiplier, ids, 0)
+        change, nodes = self._grown(S, fresh, state.nodes, t)
+        change /= sizes_like(change, data) / change.dtype.type(self.batches)
+        return change, TreeState(nodes, state.t + 1)
 
     def contribute(
         self,
@@ -129,7 +154,8 @@ class Tree(Program):
         for before, t, (i, D) in zip(state.nodes, state.t.tolist(), clients, strict=True):
             batch, source = _batch(D, t % self.batches, self.batches), noise(i, 0)
             S, z = batch.gradient_sum(theta, plan.clip, source.exact), plan.client_noise_multiplier
-            change, node = self._grown(*in_units(S, z, source, D.unit(plan.clip)), before, t)
+            value, drawn = in_units(S, z, source, D.unit(plan.clip))
+            (change,), (node,) = self._grown(value[None], drawn[None], before[None], t)
             changes.append(change)
             nodes.append(node)
         return np.stack(changes), TreeState(np.stack(nodes), state.t + 1)
@@ -138,12 +164,13 @@ class Tree(Program):
         return mean * self.batches  # of each client one part in so many took its turn
 
     def _grown(self, S: Array, fresh: Array, before: Array, t: int) -> tuple[Array, Array]:
-        """What the prefix sum changes by with leaf `t`, and the nodes after it."""
+        """What clients' prefix sums change by with leaf `t`, and their nodes after it."""
         node = before.astype(S.dtype)
         level = self._closed(t)
-        change = S + fresh - node[:level].sum(axis=0)
-        node[:level] = 0
-        node[level] = fresh
+        change = S + fresh
+        change -= node[:, :level].sum(axis=1)
+        node[:, :level] = 0
+        node[:, level] = fresh
         if self._ends_tree(t):
             node[:] = 0  # the next tree starts anew, on top of this one's total
         return change, node
@@ -165,7 +192,7 @@ class Tree(Program):
         return self.batches > 1 and (t + 1) % self.batches == 0
 
 
-def _batch(data: Records, turn: int, turns: int) -> Records:
+def _batch(data: R, turn: int, turns: int) -> R:
     """The records whose turn it is: every `turns`-th one."""
     if turns == 1:
         return data

@@ -43,11 +43,21 @@ def take(state: Any, present: Array) -> Any:
 
 def put(state: Any, present: Array, new: Sequence[Array]) -> Any:
     """The state with the rows of these clients replaced; all others are as they were."""
-    if all(len(rows) == len(fresh) for rows, fresh in zip(state, new, strict=True)):
-        return type(state)(*new)  # everybody's
-    # A state may begin as zeros of another type: the first round knows what is remembered.
-    pairs = zip(state, new, strict=True)
-    out = type(state)(*(rows.astype(np.asarray(fresh).dtype) for rows, fresh in pairs))
-    for rows, fresh in zip(out, new, strict=True):
-        rows[present] = fresh
+    out = room(state, new, everyone=False)
+    fill(out, present, new)
     return out
+
+
+def room(state: Any, new: Sequence[Array], *, everyone: bool) -> Any:
+    """A copy of the state that has room for rows such as `new`; empty if all will be replaced."""
+    # A state may begin as zeros of another type: the first round knows what is remembered.
+    pairs = [(rows, np.asarray(fresh).dtype) for rows, fresh in zip(state, new, strict=True)]
+    if everyone:
+        return type(state)(*(np.empty(rows.shape, dtype) for rows, dtype in pairs))
+    return type(state)(*(rows.astype(dtype) for rows, dtype in pairs))
+
+
+def fill(state: Any, present: Array, new: Sequence[Array]) -> None:
+    """Write the rows of these clients, in place."""
+    for rows, fresh in zip(state, new, strict=True):
+        rows[present] = fresh

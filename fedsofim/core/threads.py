@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-T, U = TypeVar("T"), TypeVar("U")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from fedsofim.clients import CLIENTS, Client
 from fedsofim.clients.program import release_stage, transformed
 from fedsofim.clients.together import Crowd, round_mean, stage_mean, stage_sums
 from fedsofim.config.schema import Config
-from fedsofim.core.arrays import Array, put, take
+from fedsofim.core.arrays import Array, fill, room, take
 from fedsofim.core.threads import in_order, thread_count
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.plan import Plan, Protection
@@ -17,7 +17,7 @@ from fedsofim.strategies.aggregation import Combined
 from fedsofim.strategies.stage import stage_std
 
 # Numbers that the clients of a group release: with what they come from, they stay in the cache.
-GROUP = 1 << 17
+GROUP = 1 << 16
 
 
 class Simulation:
@@ -79,20 +79,23 @@ class Simulation:
         """
         config, noise, program = self.config, self.config.noise(t), self.config.client
         present = config.schedule.present(t)
-        sizes, states = self.sizes[present], []
+        sizes, after = self.sizes[present], memory
         self.clients = transformed(self.clients, received, self.exact)
 
-        def work(who: Array) -> tuple[Array, Any]:
+        def work(who: Array) -> tuple[Array, Array, Any]:
             group, remembered = [self.clients[i] for i in who], take(memory, who)
             act = program.contribute if self.together else program.release
             sent, new = act(received, group, remembered, self.plan, noise)
             if self.together:
                 sent = sent.sum(axis=0)
-            return sent, program.train_own(received, group, new)
+            return who, sent, program.train_own(received, group, new)
 
         def parts() -> Iterator[Array]:
-            for sent, new in self._in_groups(work, present, received["theta"].size):
-                states.append(new)
+            nonlocal after
+            for who, sent, new in self._in_groups(work, present, received["theta"].size):
+                if after is memory:
+                    after = room(memory, new, everyone=len(present) == len(self.clients))
+                fill(after, who, new)
                 yield sent
 
         if self.together:
@@ -100,7 +103,7 @@ class Simulation:
             G = G.astype(received["theta"].dtype)
         else:
             G = self._combined(parts(), sizes, stacked=self.stacked)
-        return G, put(memory, present, joined(states))
+        return G, after
 
     def _in_groups(
         self, work: Callable[[Array], Any], present: Array, length: int
@@ -127,10 +130,3 @@ class Simulation:
 
     def _crowd(self, sizes: Array) -> Crowd:
         return Crowd(len(sizes), int(sizes.sum()), self.clients[0].data)
-
-
-def joined(states: Sequence[Any]) -> Any:
-    """What several groups of clients remember, as one."""
-    if len(states) == 1:
-        return states[0]
-    return type(states[0])(*map(np.concatenate, zip(*states, strict=True)))
