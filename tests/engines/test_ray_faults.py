@@ -47,7 +47,7 @@ def workers(ancestor: int) -> list[int]:
 
 
 def wait_for(path: Path, rows: int, process) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 900
     metrics = path / "metrics.jsonl"
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < rows:
         assert process.poll() is None, process.communicate()
@@ -58,13 +58,13 @@ def wait_for(path: Path, rows: int, process) -> None:
 @pytest.mark.slow
 def test_workers_that_are_killed_are_replaced(start, small, tmp_path):
     """The run ends as one that nothing happened to, and says little."""
-    many = [*small, "rounds=40"]
+    many = [*small, "rounds=25"]
     path = tmp_path / "faulty"
     process = start("run", *many, *ON_RAY, f"output.dir={path}")
-    for rows in (3, 10, 17):
+    for rows in (3, 10):
         wait_for(path, rows, process)
         os.kill(workers(process.pid)[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     whole = tmp_path / "whole"
     session.run(compose([*many, f"output.dir={whole}"]))
@@ -122,7 +122,7 @@ def test_a_sweep_on_two_machines_gives_what_one_gives_and_goes_on(
     asked = ["sweep", *grid, "output.dir=two", "--engine", "ray", "--jobs", "2"]
     asked += ["--address", cluster.address]
     process, done = start(*asked), tmp_path / "two" / "results.jsonl"
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 900
     while not done.exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -144,7 +144,7 @@ def test_a_run_survives_the_loss_of_a_machine(cluster, start, small, tmp_path):
     process = start("run", *small, "rounds=60", *where, f"output.dir={path}")
     wait_for(path, 5, process)
     cluster.remove_node(cluster.second, allow_graceful=False)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     session.run(compose([*small, "rounds=60", f"output.dir={whole}"]))
     np.testing.assert_array_equal(theta_of(path), theta_of(whole))
