@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedsofim.cli.sweep import add_jobs, jobs_of
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import Stopped, require
+from fedsofim.core.files import alone
 from fedsofim.studies.contents import makeable
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str]) -> None:
     extra = [f"settings={chosen.settings}"]
     try:
         results = Results(out / "unfinished.jsonl")  # until all are made, the finished runs
-        with bar() as show:
+        out.mkdir(parents=True, exist_ok=True)
+        with alone(out), bar() as show:
             told = lambda done, total: show(completed=done, total=total)  # noqa: E731
             study = Study(results, extra, list(map(int, seeds)), told, jobs)
             for name in makeable() if what == "all" else [what]:

@@ -19,7 +19,8 @@ ABOUT = """All combinations of the values, with the keys of 'fedsofim run'. Conf
 share their data are trained together, in one pass over it a round:
   fedsofim sweep strategy.lr=0.1,0.3,1 strategy.rho=0.5,1,5 seed=0,1,2
 Results go to output.dir=DIR as results.csv and results.parquet. The same command, given again with
-the same output.dir, continues an interrupted sweep."""
+the same output.dir, continues an interrupted sweep. On a Ray cluster: --engine ray --address
+HOST:PORT."""
 
 
 def parser() -> Parser:

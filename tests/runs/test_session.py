@@ -1,6 +1,8 @@
 """What a run leaves behind, whatever happens to it."""
 
+import errno
 import json
+import os
 import re
 import signal
 import socket
@@ -378,3 +380,68 @@ def test_a_full_disk_is_told_with_its_file_and_how_to_go_on(run, cli, tmp_path, 
     assert cli("resume", "mine").returncode == 0
     again = run(*many, name="again")
     np.testing.assert_array_equal(theta_of(tmp_path / "mine"), theta_of(again))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_no_more_at_any_moment(run, monkeypatch, number):
+    """One clear line at each of the moments; and when it takes files again, the same bits."""
+    whole, moment, told = run("output.checkpoint_every=2", name="whole"), 0, []
+    while not told or told[-1] is not None:
+        moment += 1
+        name, calls = f"cut{moment}", []
+
+        def refuse(path, calls=calls, moment=moment):
+            calls.append(path)
+            if len(calls) >= moment:
+                raise OSError(number, os.strerror(number), str(path))
+
+        with monkeypatch.context() as patch:
+            _before_each_write(patch, refuse)
+            try:
+                run("output.checkpoint_every=2", name=name)
+                told.append(None)
+            except (OSError, ConfigError) as error:
+                told.append(error)
+        path = whole.parent / name
+        if path.exists() and told[-1] is not None:
+            assert str(path) in str(told[-1])
+            assert f"continue with 'fedsofim resume {path}'" in str(told[-1])
+            session.resume(path)
+        elif told[-1] is not None:
+            assert str(told[-1]) == f"output.dir={path}: cannot be written ({os.strerror(number)})"
+            run("output.checkpoint_every=2", name=name)
+        np.testing.assert_array_equal(theta_of(whole), theta_of(path))
+        assert [row["round"] for row in rows_of(path)] == [1, 2, 3, 4, 5, 6]
+    assert len(told) > 15
+
+
+def _before_each_write(patch, refuse):
+    """Call `refuse` with the file before anything is written to a run's directory."""
+    append, write = session.RunDir.append, session.RunDir.write
+
+    def first(method):
+        def wrapped(self, one, other="metrics.jsonl"):
+            refuse(self.path / (one if method is write else other))
+            return method(self, one, other)
+
+        return wrapped
+
+    patch.setattr(session.RunDir, "append", first(append))
+    patch.setattr(session.RunDir, "write", first(write))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["run", "sweep", "tune"])
+def test_kills_at_random_moments(name, root, environment):
+    """`scripts/kill_and_resume.py` does the same fifty times."""
+    command = [sys.executable, str(root / "scripts" / "kill_and_resume.py"), name]
+    done = subprocess.run(
+        [*command, "--moments", "6", "--seed", "3"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["kills"] == 6
