@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.data.recipe import Preprocessing
 
 # A file of weights in single precision has less.
 LARGEST = 100_000_000
@@ -24,10 +25,11 @@ class Backbone(nn.Module, ABC):
     """A network that ends in a linear classifier of its features."""
 
     width: ClassVar[int]
+    preprocessing: Preprocessing = Preprocessing()
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
-        """The features of normalised images: `(B, 3, 32, 32)` to `(B, width)`."""
+        """The features of normalised images: `(B, 3, size, size)` to `(B, width)`."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -152,8 +154,17 @@ def _opened(file: Path) -> Path | BytesIO:
     return BytesIO(content)
 
 
-def load_backbone(name: str, file: Path) -> Backbone:
-    """A backbone with the weights of a file: a state dict, in any float precision; maybe `.xz`."""
+def backbone(name: str, weights: Path | None) -> Backbone:
+    """Any backbone by its name, with the weights of a file or with random ones."""
+    if ":" in name:
+        from fedsofim.data.named_backbones import named_backbone
+
+        return _ready(named_backbone(name, weights))
+    return load_backbone(name, weights) if weights else random_backbone(name, seed=0)
+
+
+def read_state(file: Path) -> Mapping[str, Tensor]:
+    """The state dict that a file of weights holds; nothing in it is run."""
     try:
         state = torch.load(_opened(file), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can fail in any of its parts
@@ -163,6 +174,19 @@ def load_backbone(name: str, file: Path) -> Backbone:
         isinstance(state, Mapping) and all(isinstance(v, Tensor) for v in state.values()),
         f"{file}: not a state dict of tensors",
     )
+    found: Mapping[str, Tensor] = state
+    return found
+
+
+def finite_state(network: nn.Module, file: Path) -> None:
+    """Refuse weights that are not finite."""
+    finite = all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())
+    require(finite, f"{file}: has weights that are not finite")
+
+
+def load_backbone(name: str, file: Path) -> Backbone:
+    """A backbone with the weights of a file: a state dict, in any float precision; maybe `.xz`."""
+    state = read_state(file)
     last = {"resnet20": "fc.bias", "vgg16": "classifier.6.bias"}[name]
     require(last in state, f"{file}: not the weights of a {name} (it has no {last})")
     network = BACKBONES[name](classes=len(state[last]))
@@ -171,6 +195,5 @@ def load_backbone(name: str, file: Path) -> Backbone:
     except RuntimeError as error:
         told = " ".join(str(error).split())
         raise ConfigError(f"{file}: not the weights of a {name}: {told[:200]}") from None
-    finite = all(bool(torch.isfinite(p).all()) for p in network.state_dict().values())
-    require(finite, f"{file}: has weights that are not finite")
+    finite_state(network, file)
     return _ready(network)

@@ -14,6 +14,7 @@ from fedsofim.data.images import Batch, ImageSet
 from fedsofim.data.probes import pink_noise
 from fedsofim.data.recipe import Preprocessing
 
+PIXELS = 1 << 21  # of the images that go through at a time: 32 of 224 x 224
 PROBES_AT_ONCE = 256  # part of what the probes are: each batch has a random stream of its own
 
 
@@ -36,16 +37,28 @@ def _resize(images: Array, size: int) -> Tensor:
     return interpolate(x, (size, size), mode="bilinear", align_corners=False, antialias=shrinks)
 
 
+def on_device(network: Backbone, wanted: str) -> tuple[Backbone, str]:
+    """The backbone where it is to work, and where that is: a GPU for `auto`, if there is one."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available()}
+    there["mps"] = torch.backends.mps.is_available()
+    chosen = wanted
+    if wanted == "auto":
+        chosen = next(name for name in ("cuda", "mps", "cpu") if there[name])
+    require(there[chosen], f"features.device={wanted}: this machine, or this torch, has none")
+    return network.to(chosen), chosen
+
+
 @torch.inference_mode()
 def extract(
     network: Backbone,
     images: ImageSet,
-    how: Preprocessing,
     *,
     batch: int = 256,
     watch: Watch = silent,
 ) -> dict[str, Array]:
     """The features `(N, F)` float32, labels and owners of every split, by array name."""
+    how = network.preprocessing
+    batch = min(batch, max(1, PIXELS // how.size**2))
     total = sum(len(split.labels) for split in images.splits.values())
     done = 0
     watch(EXTRACTING, 0, total)
@@ -77,9 +90,15 @@ def probe_features(network: Backbone, count: int, watch: Watch = silent) -> Arra
 
 
 def embed(network: Backbone, x: Tensor) -> Array:
-    """Features of normalised images, `(B, F)`."""
-    features = network.embed(x.contiguous(memory_format=torch.channels_last))
-    return np.asarray(features.float().numpy())
+    """Features of normalised images, `(B, F)`; in halves where memory does not suffice."""
+    place = next(iter(network.parameters()), x).device
+    try:
+        features = network.embed(x.to(place).contiguous(memory_format=torch.channels_last))
+    except torch.OutOfMemoryError:
+        if len(x) == 1:
+            raise
+        return np.concatenate([embed(network, part) for part in x.chunk(2)])
+    return np.asarray(features.float().cpu().numpy())
 
 
 def smallest(labels: Array) -> Array:

@@ -7,6 +7,7 @@ images, the weights, the preprocessing - so a run extracts once and never finds 
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,9 @@ from fedsofim.data.datasets import ARRAYS, DatasetConfig
 from fedsofim.data.download import Watch, silent
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 from fedsofim.data.vision import optional
+
+POOLED = "global average pool after the last ReLU"
+NO_PROBES = "features.probes: are made for backbone=resnet20 and vgg16 only"
 
 
 class Inputs(NamedTuple):
@@ -92,6 +96,7 @@ class Extraction:
         require(self.dataset.name != "arrays", ARRAYS)
         store = self.features.store
         weights = self.backbone.file(store, watch)
+        how = preprocessing_of(self.backbone)
         source = locate(self.dataset, store, watch)
         read = {name: getattr(self.dataset, name) for name in ("classes", "as_rgb", "label")}
         recipe = {
@@ -105,38 +110,51 @@ class Extraction:
                 "name": self.backbone.name,
                 "sha256": sha256(weights) if weights else "random",
             },
-            "preprocessing": Preprocessing().describe(),
-            "features": "global average pool after the last ReLU",
+            "preprocessing": how.describe(),
+            "features": "its own" if self.backbone.named else POOLED,
             "precision": self.features.precision,
             "probes": self.features.probes or 0,
         }
         return Inputs(source, weights, recipe)
 
     def _cached(self, inputs: Inputs) -> Path:
-        name = f"{self.dataset.name}-{self.backbone.name}-{npz.key(inputs.recipe)}.npz"
+        model = re.sub(r"\W+", "-", self.backbone.name)
+        name = f"{self.dataset.name}-{model}-{npz.key(inputs.recipe)}.npz"
         return self.features.store / "features" / name
 
     def _extract(self, inputs: Inputs, out: Path, watch: Watch, *, scored: bool) -> None:
         optional("torch")
-        from fedsofim.data.backbones import load_backbone, random_backbone
-        from fedsofim.data.extraction import extract, probe_features
+        from fedsofim.data.backbones import backbone
+        from fedsofim.data.extraction import extract, on_device, probe_features
 
         source, weights, _ = inputs
-        name, options = self.backbone.name, self.features
-        network = load_backbone(name, weights) if weights else random_backbone(name, seed=0)
+        options = self.features
+        network, device = on_device(backbone(self.backbone.name, weights), options.device)
         images = source.open()
         require(
             "test" in images.splits or not scored or bool(self.dataset.holdout),
             f"{self.dataset.path or self.dataset.root}: has no test images; dataset.holdout=0.2 "
             "scores the run on training images that it holds out",
         )
-        arrays = extract(network, images, Preprocessing(), batch=options.batch, watch=watch)
+        arrays = extract(network, images, batch=options.batch, watch=watch)
+        require(not (options.probes and self.backbone.named), NO_PROBES)
         if options.probes:
             arrays["probe_x"] = probe_features(network, options.probes, watch)
         arrays = quantise(arrays) if options.precision == "uint8" else half(arrays)
         if images.classes.names:
             arrays[NAMES] = np.array(images.classes.names)
-        save(out, npz.seal(arrays, provenance(inputs, images.classes.count)))
+        told = provenance(inputs, images.classes.count)
+        save(out, npz.seal(arrays, told | {"device": device}))
+
+
+def preprocessing_of(backbone: BackboneConfig) -> Preprocessing:
+    """What a backbone takes; one of somebody else's is made to say so."""
+    if not backbone.named:
+        return Preprocessing()
+    optional("torch")
+    from fedsofim.data.named_backbones import named_backbone
+
+    return named_backbone(backbone.name, None).preprocessing
 
 
 def provenance(inputs: Inputs, classes: int) -> dict[str, Any]:

@@ -6,10 +6,11 @@ They depend on the backbone alone, so all data sets share them.
 from pathlib import Path
 
 from fedsofim.core.arrays import Array
+from fedsofim.core.errors import require
 from fedsofim.core.files import sha256
 from fedsofim.data import npz
 from fedsofim.data.download import Watch, silent
-from fedsofim.data.features import Extraction, half, require_writable, save
+from fedsofim.data.features import NO_PROBES, Extraction, half, require_writable, save
 from fedsofim.data.recipe import Preprocessing
 from fedsofim.data.records import probe_features
 from fedsofim.data.vision import optional
@@ -25,6 +26,7 @@ def probes_of(extraction: Extraction, watch: Watch = silent) -> Array | None:
     """
     if extraction.features.probes is not None or extraction.ready() is not None:
         return None
+    require(not extraction.backbone.named, NO_PROBES)
     store, name = extraction.features.store, extraction.backbone.name
     weights = extraction.backbone.file(store, watch)
     about = {

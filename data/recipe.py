@@ -42,19 +42,41 @@ class Preprocessing:
         return {"pixels": "/255", "resize": "bilinear, antialiased when shrinking", **asdict(self)}
 
 
+# What nearly all models that were trained on ImageNet take.
+IMAGENET = Preprocessing(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
     """Which frozen network turns images into features.
 
     Attributes:
-        name: `resnet20` (64 features) or `vgg16` (512).
+        name: `resnet20` (64 features), `vgg16` (512), `torchvision:NAME`, `timm:NAME`, or a
+            function of yours that makes a torch module, `package.module:function`.
         weights: `own`, the project's; `hub`, the paper's authors'; `random`; or a file.
         download: whether the hub's weights may be fetched.
     """
 
-    name: Literal["resnet20", "vgg16"] = "resnet20"
+    name: str = "resnet20"
     weights: str = "own"
     download: bool = False
+
+    def __post_init__(self) -> None:
+        known = (*OWN_WEIGHTS,)
+        require(
+            self.name in known or ":" in self.name,
+            f"name={self.name}: choose one of {', '.join(known)}, torchvision:NAME, timm:NAME or "
+            "package.module:function",
+        )
+        require(
+            ":" not in self.name or self.weights not in ("own", "hub"),
+            f"weights={self.weights}: of {self.name} name a file of weights, or random",
+        )
+
+    @property
+    def named(self) -> bool:
+        """Whether it is somebody else's."""
+        return ":" in self.name
 
     def file(self, store: Path, watch: Watch = silent) -> Path | None:
         """The file of weights; `None` for random ones."""
@@ -85,7 +107,8 @@ class FeaturesConfig:
     Attributes:
         cache: the folder for features and downloads; by default `$FEDSOFIM_CACHE`, or `fedsofim`
             in the user's cache folder.
-        batch: images at a time.
+        batch: images at a time, at most: fewer of large ones, and where memory does not suffice.
+        device: `auto` takes a GPU if there is one; `cpu`, `cuda` or `mps`.
         precision: `half` rounds each value by itself. `uint8` codes each column from its least to
             its largest value: smaller, but one record then moves the features of all others, more
             than its clipped gradient accounts for. It is for public data only.
@@ -96,6 +119,7 @@ class FeaturesConfig:
 
     cache: str | None = None
     batch: int = 256
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["half", "uint8"] = "half"
     probes: int | None = None
 

@@ -15,6 +15,7 @@ from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import folder_files, image_array
 from fedsofim.data.own import Data
 from fedsofim.data.recipe import BackboneConfig
+from fedsofim.data.vision import optional
 
 # Training records and classes of the sets that have a name (MedMNIST: Yang et al. 2023).
 KNOWN = {
@@ -41,7 +42,7 @@ def count(dataset: DatasetConfig | Data, backbone: BackboneConfig) -> tuple[int,
     if isinstance(dataset, Data):
         data = dataset.load()
         return len(data.train_y), math.prod(data.train_x.shape[1:]), data.classes
-    width = WIDTHS[backbone.name]
+    width = _width(backbone)
     agreed = dataset.agreed.count if dataset.agreed else None
     if dataset.path is not None:
         records, features, classes = _in_file(Path(dataset.path))
@@ -52,6 +53,16 @@ def count(dataset: DatasetConfig | Data, backbone: BackboneConfig) -> tuple[int,
     require(dataset.name in KNOWN, f"dataset={dataset.name}: how much data there is, is not known")
     records, classes = KNOWN[dataset.name]
     return records, width, agreed or classes
+
+
+def _width(backbone: BackboneConfig) -> int:
+    """How many features a backbone gives; one of somebody else's is made to say so."""
+    if not backbone.named:
+        return WIDTHS[backbone.name]
+    optional("torch")
+    from fedsofim.data.named_backbones import named_backbone
+
+    return named_backbone(backbone.name, None).width
 
 
 def _in_file(file: Path) -> tuple[int, int, int]:

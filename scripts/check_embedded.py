@@ -21,7 +21,7 @@ from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import EMBEDDED, DatasetConfig
 from fedsofim.data.extraction import extract
 from fedsofim.data.features import code
-from fedsofim.data.recipe import OWN_WEIGHTS, Preprocessing
+from fedsofim.data.recipe import OWN_WEIGHTS
 
 
 def regenerate(dataset: str, backbone: str, root: Path) -> dict[str, np.ndarray]:
@@ -29,7 +29,7 @@ def regenerate(dataset: str, backbone: str, root: Path) -> dict[str, np.ndarray]
     images = locate(DatasetConfig(name=dataset, root=str(root)), root).open()
     network = load_backbone(backbone, OWN_WEIGHTS[backbone])
     with watching(Console(highlight=False)) as watch:
-        return extract(network, images, Preprocessing(), watch=watch)
+        return extract(network, images, watch=watch)
 
 
 def compare(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> int:

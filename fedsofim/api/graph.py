@@ -54,7 +54,8 @@ def whole(logits: nn.Module, *, images: bool, backbone: Backbone | None = None) 
     """
     before: list[nn.Module] = []
     if images:
-        before.append(Pixels(Preprocessing(), resize=backbone is not None))
+        how = Preprocessing() if backbone is None else backbone.preprocessing
+        before.append(Pixels(how, resize=backbone is not None))
     if backbone is not None:
         before.append(Features(backbone))
     return nn.Sequential(*before, logits, nn.Softmax(dim=1)).eval()

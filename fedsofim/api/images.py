@@ -14,7 +14,7 @@ from fedsofim.data import npz
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import Batch
 from fedsofim.data.pixels import normalise
-from fedsofim.data.recipe import OWN_WEIGHTS, BackboneConfig, Preprocessing
+from fedsofim.data.recipe import OWN_WEIGHTS, BackboneConfig
 from fedsofim.data.vision import optional
 from fedsofim.runs.experiment import takes_pixels
 
@@ -41,7 +41,7 @@ def preparation(config: Config, weights: Path | None = None) -> Callable[[Batch]
 
     def features(batch: Batch) -> Array:
         with torch.inference_mode():
-            return embed(network, inputs(batch, Preprocessing()))
+            return embed(network, inputs(batch, network.preprocessing))
 
     return features
 
@@ -56,11 +56,11 @@ def require_pixels(config: Config) -> None:
 def backbone_of(config: Config, weights: Path | None = None) -> "Backbone":
     """The frozen network that made the features of a run."""
     optional("torch")
-    from fedsofim.data.backbones import load_backbone, random_backbone
+    from fedsofim.data.backbones import backbone
 
     made = made_by(config)
     file = _weights(config, made, weights)
-    return load_backbone(made["name"], file) if file else random_backbone(made["name"], seed=0)
+    return backbone(made["name"], file)
 
 
 def made_by(config: Config) -> dict[str, Any]:

@@ -135,8 +135,19 @@ def offer(overrides: Sequence[str]) -> None:
     """
     for override in overrides:
         group, _, chosen = override.partition("=")
+        if group == "backbone" and ":" in chosen:
+            _offer_backbone(chosen.replace("\\:", ":").strip("'\" "))
         for name in chosen.split(",") if group in GROUPS else ():
             _offer(group, name.replace("\\:", ":").strip("'\" "))  # a sweep escapes colons
+
+
+def _offer_backbone(name: str) -> None:
+    """Let Hydra know of a backbone of somebody else's; what it is, shows when it is used."""
+    from hydra.core.config_store import ConfigStore
+
+    node = {"name": name, "weights": "???", "download": False}
+    store = ConfigStore.instance()
+    store.store(group="backbone", name=name, node={"backbone": node}, package="_global_")
 
 
 def _offer(group: str, name: str) -> None:
