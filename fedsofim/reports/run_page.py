@@ -135,7 +135,7 @@ def page_of(place: RunDir, *, every: int = 0, status: Mapping[str, Any] | None =
         "<footer>Made by fedsofim. This page holds all it shows: it loads nothing, and can be "
         "sent, stored and printed.</footer>"
     )
-    return page(head.title, top + shown + foot, every=every if found.summary is None else 0)
+    return page(head.title, top + shown + foot, every=every)
 
 
 def _sections(found: Found) -> list[tuple[str, str]]:
