@@ -21,6 +21,7 @@ COMMANDS = {  # in the order of the help page
     "tune": "choose a strategy's settings on held-out records",
     "reproduce": "the paper's tables and figures beside ours",
     "report": "compare runs, or a sweep, on one page",
+    "watch": "the page of a run, a sweep or a deployment while it goes on",
     "theory": "the paper's bounds beside simulated runs",
     "calibrate": "the noise for a budget, the budget for a noise",
     "audit": "attack a run, and show what it gives away beside what it claims",

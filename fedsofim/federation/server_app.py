@@ -27,6 +27,7 @@ from fedsofim.core.shipped import editable_root
 from fedsofim.data.own import Data
 from fedsofim.engines.flower import flower_engine
 from fedsofim.federation import deployed
+from fedsofim.federation.presence import STATUS, SeenRoster
 from fedsofim.federation.roster import Roster
 from fedsofim.federation.run_config import overrides_of
 from fedsofim.runs import session
@@ -60,7 +61,7 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
     values = RunDir.open(path).config() if path else _compose(overrides)
     config = parse(values)
     record = RunDir(path).read_json("partition.json") if path else {}
-    roster = _roster(config, record)
+    roster = _roster(config, record, path)
     wait, clients = config.engine.wait, config.partition.clients
     _require_nodes(roster, grid, wait, roster.wait(grid, 1, wait))
     if not roster.deployed:
@@ -86,10 +87,12 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
     return session.run(values, experiment=experiment, engine=engine, observer=Text())
 
 
-def _roster(config: Config, record: dict[str, Any]) -> Roster:
+def _roster(config: Config, record: dict[str, Any], path: Path | None) -> Roster:
     """Who is to be met; a run that is continued holds owners to what they said at first."""
     named = None if isinstance(config.dataset, Data) else config.dataset.agreed
-    return Roster(
+    own = path or (Path(config.output.dir) if config.output.dir else None)
+    return SeenRoster(
+        (own.parent if own else Path(config.output.root)) / STATUS,
         clients=config.partition.clients,
         job=config.text,
         names=record.get("classes") or (named.names if named else ()),

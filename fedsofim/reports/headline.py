@@ -35,7 +35,7 @@ class Headline(NamedTuple):
     def of(cls, found: "Found") -> "Headline":
         """What is known of a run, finished or not."""
         row = found.summary or (found.rows[-1] if found.rows else {})
-        epsilon, mu = row.get("epsilon"), found.place.record().released.mu()
+        epsilon, mu = row.get("epsilon"), found.released.mu()
         private = epsilon is not None if row else _plans_privacy(found.config)
         strategy = names.method(found.config["strategy"]["name"], private)
         title = f"{strategy} on {names.data(found.config['dataset']['name'])}"

@@ -18,7 +18,7 @@ def charged(found: "Found") -> str:
     """Every release that records are charged for, and epsilon by round."""
     if found.summary is not None and found.summary["epsilon"] is None:
         return ""
-    released = found.place.record().released
+    released = found.released
     ends = _ends(found, released)
     rows = [_row(*row, end) for row, end in zip(_rows(released), ends, strict=True)]
     if not rows:

@@ -24,6 +24,8 @@ from fedsofim.reports.page import (
 from fedsofim.reports.scores import by_client, how_good
 from fedsofim.reports.svg import Point, heat_map
 from fedsofim.runs.directory import Row, RunDir
+from fedsofim.runs.extension import with_noise
+from fedsofim.runs.record import Released
 
 SIMULATOR = "This is the simulator's knowledge: no epsilon covers it."
 MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
@@ -103,6 +105,15 @@ class Found(NamedTuple):
         """Whether it is no deployment, where class counts stay with their owners."""
         return "counts" in self.partition
 
+    @property
+    def released(self) -> Released:
+        """What was released so far: a checkpoint may be older than the last row."""
+        record = self.place.record()
+        if self.summary is not None or not self.rows:
+            return record.released
+        config = with_noise(self.config, record.noise_multiplier)
+        return record.after(config, config.plan(), len(self.rows)).released
+
     def json(self, name: str) -> Any:
         """The content of a file, or `None`."""
         return self.place.read_json(name) if (self.place.path / name).is_file() else None
@@ -135,7 +146,7 @@ def page_of(place: RunDir, *, every: int = 0, status: Mapping[str, Any] | None =
         "<footer>Made by fedsofim. This page holds all it shows: it loads nothing, and can be "
         "sent, stored and printed.</footer>"
     )
-    return page(head.title, top + shown + foot, every=every if found.summary is None else 0)
+    return page(head.title, top + shown + foot, every=every)
 
 
 def _sections(found: Found) -> list[tuple[str, str]]:
