@@ -1,7 +1,6 @@
 """Where the images of a data set are: files already there or, where allowed, downloaded."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from fedsofim.data.images import (
     ImageSet,
     Reading,
     Split,
+    by_name,
     folder_files,
     folder_images,
     npz_images,
@@ -51,13 +51,13 @@ def locate(config: DatasetConfig, store: Path, watch: Watch = silent) -> Source:
         store: where downloads go when there is no `root`.
         watch: shown the progress of a download.
     """
-    reading = Reading(classes=config.classes, as_rgb=config.as_rgb, label=config.label)
+    reading = Reading(classes=config.known, as_rgb=config.as_rgb, label=config.label)
     root = Path(config.root) if config.root else store / "images"
     if config.path is not None:
         return _npz(config.file, reading, _own)
     require(config.root is None or root.is_dir(), f"dataset.root={root}: there is no such folder")
     if config.name == "folder":
-        tree = folder_files(root)
+        tree = folder_files(root, reading.classes.names if reading.classes else ())
         files = [f for classes in tree.values() for group in classes.values() for f in group]
         return Source(files, lambda: folder_images(root, reading), _own)
     require(config.name != "owners", OWNERS)
@@ -85,12 +85,11 @@ def _medmnist(config: DatasetConfig, root: Path, reading: Reading, watch: Watch)
         known = info()
         download(known[f"url{suffix}"], file, f"md5:{known[f'MD5{suffix}']}", watch)
 
-    def images() -> ImageSet:
-        single = "multi-label" not in info()["task"]
-        classes = config.classes or (len(info()["label"]) if single else 2)
-        return npz_images(file, replace(reading, classes=classes))
-
-    return Source([file], images, lambda: f"{info()['license']} (MedMNIST, Yang et al. 2023)")
+    return Source(
+        [file],
+        lambda: npz_images(file, reading),
+        lambda: f"{info()['license']} (MedMNIST, Yang et al. 2023)",
+    )
 
 
 def _cifar(config: DatasetConfig, root: Path, reading: Reading, watch: Watch) -> Source:
@@ -121,7 +120,7 @@ def _cifar_images(kind: str, root: Path, folder: Path, reading: Reading) -> Imag
         except Exception as error:  # a damaged pickle can raise anything
             raise ConfigError(f"{folder}: incomplete or damaged ({error})") from None
         splits[name] = Split(np.array(read.targets, np.intp), _slices(read.data))
-    return ImageSet(splits, reading.count({k: s.labels for k, s in splits.items()}))
+    return by_name(splits, read.classes, reading)
 
 
 def _slices(images: Array) -> Callable[[int], Iterator[Batch]]:

@@ -1,6 +1,6 @@
 """Feature data sets: the embedded ones, a user's own, and those made from images."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,10 +9,19 @@ import numpy as np
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
-from fedsofim.core.rng import Purpose, stream
 from fedsofim.core.shipped import shipped
 from fedsofim.data import npz
+from fedsofim.data.classes import Classes, in_order, known_names, names_in
 from fedsofim.data.images import client_names, image_array, owners
+from fedsofim.data.records import (
+    Dataset,
+    checked,
+    count_classes,
+    hold_out,
+    probe_features,
+    settled,
+    split_of,
+)
 
 EMBEDDED = shipped("data/embedded")
 CIFAR = ("cifar10", "cifar100")
@@ -22,30 +31,6 @@ MEDMNIST = (  # the 2D sets
 )
 MEDMNIST_SIZES = (28, 64, 128, 224)
 NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners")
-
-
-class Dataset(NamedTuple):
-    """Features and labels, split for training and test.
-
-    Attributes:
-        train_x: `(N, F)` float32.
-        train_y: `(N,)` integers from 0 to `classes - 1`.
-        test_x: `(M, F)` float32.
-        test_y: `(M,)` integers.
-        classes: how many classes there are, K; public.
-        sha256: the content's hash.
-        client_id: whose each training record is, `(N,)`, where the file says so.
-        probe_x: the features of synthetic images through the same backbone, `(P, F)`, if known.
-    """
-
-    train_x: Array
-    train_y: Array
-    test_x: Array
-    test_y: Array
-    classes: int
-    sha256: str = ""
-    client_id: Array | None = None
-    probe_x: Array | None = None
 
 
 ARRAYS = (
@@ -65,7 +50,8 @@ class DatasetConfig:
             server has no data, not even a test set.
         path: a `.npz` file of features or of images, instead of the set's own files.
         root: the folder that holds the set's image files.
-        classes: how many classes; by default one more than the largest label.
+        classes: how many classes, or their names as a list; by default what the data name, or one
+            more than the largest training label. Files that name their classes are read by name.
         download: whether image files that are not in `root` may be fetched.
         size: the images' width and height, of MedMNIST's.
         as_rgb: whether grey images become colour ones with three equal channels.
@@ -77,7 +63,7 @@ class DatasetConfig:
     name: str
     path: str | None = None
     root: str | None = None
-    classes: int | None = None
+    classes: int | Sequence[str] | None = None
     download: bool = False
     size: int = 28
     as_rgb: bool = False
@@ -99,16 +85,25 @@ class DatasetConfig:
             self.name != "folder" or self.root is not None,
             "root: name the folder that holds train/<class>/ and test/<class>/",
         )
-        require(
-            self.classes is None or self.classes >= 2,
-            f"classes={self.classes}: at least two classes are needed",
-        )
+        if self.classes is not None:
+            Classes.of(self.classes)
         sizes = MEDMNIST_SIZES if self.name in MEDMNIST else (28,)
         require(
             self.size in sizes,
             f"size={self.size}: choose one of {', '.join(map(str, sizes))}"
             + ("" if self.name in MEDMNIST else "; sizes are MedMNIST's"),
         )
+
+    @property
+    def agreed(self) -> Classes | None:
+        """The classes that all who train together have agreed on, if that is said."""
+        return None if self.classes is None else Classes.of(self.classes)
+
+    @property
+    def known(self) -> Classes | None:
+        """The same, or what the makers of the set call its classes."""
+        names = known_names(self.name, self.label) if self.path is None else ()
+        return self.agreed or (Classes.of(names) if names else None)
 
     @property
     def embedded(self) -> Path | None:
@@ -166,12 +161,20 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
         raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
     with npz.naming(file):
         npz.check_seal(arrays)
-        known = npz.provenance(arrays).get("dataset", {}).get("classes")
-        data = checked(arrays, config.classes or known)
+        data = checked(arrays, _classes(config, arrays), tested=not config.holdout)
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
         data = data._replace(sha256=sha256, client_id=ids)
         return hold_out(data, config.holdout) if config.holdout else data
+
+
+def _classes(config: DatasetConfig, arrays: Mapping[str, Array]) -> Classes | None:
+    """Those that were agreed on, or that the file, or the set's makers, tell of."""
+    told = npz.provenance(arrays).get("dataset", {}).get("classes")
+    names = config.agreed or settled(names_in(arrays), None)
+    if names is None and config.known and told in (None, config.known.count):
+        names = config.known
+    return names or (Classes.of(int(told)) if told else None)
 
 
 class TestSet(NamedTuple):
@@ -179,7 +182,7 @@ class TestSet(NamedTuple):
 
     x: Array
     y: Array
-    classes: int
+    classes: Classes
     probe_x: Array | None = None
 
 
@@ -189,102 +192,8 @@ def load_test(config: DatasetConfig, file: Path) -> TestSet:
     arrays = npz.read(file)
     with npz.naming(file):
         x, y = split_of(arrays, "test")
-        known = npz.provenance(arrays).get("dataset", {}).get("classes")
-        classes = _count_classes(y, len(y), config.classes or known)
-        return TestSet(x, y, classes, probe_features(arrays))
-
-
-def hold_out(data: Dataset, share: float) -> Dataset:
-    """The training records, of which a fixed random part takes the test set's place."""
-    order = stream(0, Purpose.HOLDOUT).permutation(len(data.train_y))
-    size = round(share * len(order))
-    require(0 < size < len(order), f"dataset.holdout={share}: leaves a split without records")
-    held, kept = np.sort(order[:size]), np.sort(order[size:])
-    x, y, ids = data.train_x, data.train_y, data.client_id
-    return data._replace(
-        train_x=x[kept],
-        train_y=y[kept],
-        test_x=x[held],
-        test_y=y[held],
-        client_id=None if ids is None else ids[kept],
-    )
-
-
-def checked(arrays: Mapping[str, Array], classes: int | None) -> Dataset:
-    """A data set of features from named arrays; every fault is an error."""
-    train_x, train_y = split_of(arrays, "train")
-    test_x, test_y = split_of(arrays, "test")
-    require(
-        train_x.shape[1] == test_x.shape[1],
-        f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
-    )
-    classes = _count_classes(np.concatenate([train_y, test_y]), len(train_y), classes)
-    probes = probe_features(arrays)
-    return Dataset(train_x, train_y, test_x, test_y, classes, probe_x=probes)
-
-
-def probe_features(arrays: Mapping[str, Array]) -> Array | None:
-    """The features of probes, `(P, F)` float32, if the file has any."""
-    return features_of(arrays, "probe_x") if "probe_x" in arrays else None
-
-
-def features_of(arrays: Mapping[str, Array], name: str) -> Array:
-    """Features without labels, `(N, F)` float32, decoded where the file holds 8-bit codes."""
-    require(arrays[name].dtype.kind in "iuf", f"{name}: holds {arrays[name].dtype}, not numbers")
-    x = arrays[name].astype(np.float32)
-    if "scale" in arrays:
-        x = arrays["lo"].astype(np.float32) + arrays["scale"].astype(np.float32) * x
-    require(x.ndim == 2 and len(x) > 0 and bool(np.isfinite(x).all()), f"{name}: not features")
-    return x
-
-
-def _count_classes(labels: Array, records: int, classes: int | None) -> int:
-    largest = int(labels.max())
-    if classes is None:
-        require(largest < records, f"a label is {largest}, and there are {records} records")
-        classes = largest + 1
-    require(classes >= 2, "all labels are 0; at least two classes are needed")
-    require(largest < classes, f"a label is {largest}, but there are {classes} classes")
-    return classes
-
-
-def split_of(
-    arrays: Mapping[str, Array], split: str, *, plain: bool = False
-) -> tuple[Array, Array]:
-    """Checked features and labels of one split, under our names or MedMNIST's.
-
-    With `plain`, also `x` and `y` alone, as in a file that has one split only.
-    """
-    x = _named(arrays, f"{split}_x", f"{split}_images", *(["x"] if plain else []))
-    y = _named(arrays, f"{split}_y", f"{split}_labels", *(["y"] if plain else []))
-    require(
-        x.ndim == 2 and x.size > 0,
-        f"{split}_x has shape {x.shape}; features are (records, features), not images",
-    )
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    require(y.shape == x.shape[:1], f"{split}_y has shape {y.shape} for {len(x)} records")
-    real = np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.floating)
-    require(real, f"{split}_x holds {x.dtype}, not real numbers")
-    require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
-    require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
-    with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused below
-        features = x.astype(np.float32)
-    if "scale" in arrays:  # quantised: value = lo + scale * q, by column
-        for name in ("scale", "lo"):
-            column = _named(arrays, name)
-            require(
-                column.shape == x.shape[1:] and np.issubdtype(column.dtype, np.floating),
-                f"{name} is {column.dtype} {column.shape}; it must hold a float for each feature",
-            )
-        features *= arrays["scale"].astype(np.float32)
-        features += arrays["lo"].astype(np.float32)
-    bad = int((~np.isfinite(features)).any(axis=1).sum())
-    require(bad == 0, f"{split}_x has NaN or infinite features in {bad} records")
-    return features, y.astype(np.intp)
-
-
-def _named(arrays: Mapping[str, Array], *names: str) -> Array:
-    for name in names:
-        if name in arrays:
-            return arrays[name]
-    raise ConfigError(f"no array {' or '.join(names)}; it holds {', '.join(arrays) or 'nothing'}")
+        own = names_in(arrays)
+        known = settled(own, _classes(config, arrays))
+        y = in_order(y, own, known.names if known else ())
+        count = count_classes(y, y, len(y), known)
+        return TestSet(x, y, known or Classes(count), probe_features(arrays))

@@ -23,6 +23,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import sha256, whole, write_whole
 from fedsofim.data import npz
 from fedsofim.data.catalog import Source, locate
+from fedsofim.data.classes import NAMES
 from fedsofim.data.datasets import ARRAYS, DatasetConfig
 from fedsofim.data.download import Watch, silent
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
@@ -45,21 +46,25 @@ class Extraction:
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
 
-    def file(self, watch: Watch = silent) -> Path:
-        """The file of features, extracted now if there is none yet."""
+    def file(self, watch: Watch = silent, *, scored: bool = True) -> Path:
+        """The file of features, extracted now if there is none yet.
+
+        Args:
+            watch: shown the progress.
+            scored: whether a run is to be scored on it, which takes test images.
+        """
         if ready := self.ready():
             return ready
         inputs = self.find(watch)
         cached = self._cached(inputs)
         if not cached.is_file():
             require_writable(cached, "features.cache")
-            self._extract(inputs, cached, watch)
+            self._extract(inputs, cached, watch, scored=scored)
         return cached
 
     def write(self, out: Path, watch: Watch = silent) -> None:
         """Write the features of images to a new file; they may come from the cache."""
-        require(out.suffix == ".npz", f"out={out}: must end in .npz")
-        require(not out.exists(), f"out={out}: exists already; name another")
+        require_new(out)
         ready = self.ready()
         require(
             ready is None,
@@ -73,7 +78,7 @@ class Extraction:
                 shutil.copyfile(cached, draft)
         else:
             require_writable(out, "out")
-            self._extract(inputs, out, watch)
+            self._extract(inputs, out, watch, scored=False)
 
     def ready(self) -> Path | None:
         """The file of features that the config names or the project embeds."""
@@ -93,7 +98,8 @@ class Extraction:
             "dataset": {
                 "name": self.dataset.name,
                 "sha256": fingerprint(source.files, store / "fingerprints"),
-                "read": {name: value for name, value in read.items() if value},
+                "read": {name: value for name, value in read.items() if value}
+                | ({"labels": "by name"} if self.dataset.name == "folder" else {}),
             },
             "backbone": {
                 "name": self.backbone.name,
@@ -110,7 +116,7 @@ class Extraction:
         name = f"{self.dataset.name}-{self.backbone.name}-{npz.key(inputs.recipe)}.npz"
         return self.features.store / "features" / name
 
-    def _extract(self, inputs: Inputs, out: Path, watch: Watch) -> None:
+    def _extract(self, inputs: Inputs, out: Path, watch: Watch, *, scored: bool) -> None:
         optional("torch")
         from fedsofim.data.backbones import load_backbone, random_backbone
         from fedsofim.data.extraction import extract, probe_features
@@ -119,11 +125,18 @@ class Extraction:
         name, options = self.backbone.name, self.features
         network = load_backbone(name, weights) if weights else random_backbone(name, seed=0)
         images = source.open()
+        require(
+            "test" in images.splits or not scored or bool(self.dataset.holdout),
+            f"{self.dataset.path or self.dataset.root}: has no test images; dataset.holdout=0.2 "
+            "scores the run on training images that it holds out",
+        )
         arrays = extract(network, images, Preprocessing(), batch=options.batch, watch=watch)
         if options.probes:
             arrays["probe_x"] = probe_features(network, options.probes, watch)
         arrays = quantise(arrays) if options.precision == "uint8" else half(arrays)
-        save(out, npz.seal(arrays, provenance(inputs, images.classes)))
+        if images.classes.names:
+            arrays[NAMES] = np.array(images.classes.names)
+        save(out, npz.seal(arrays, provenance(inputs, images.classes.count)))
 
 
 def provenance(inputs: Inputs, classes: int) -> dict[str, Any]:
@@ -135,6 +148,12 @@ def provenance(inputs: Inputs, classes: int) -> dict[str, Any]:
         "backbone": recipe["backbone"] | {"weights": weights.name if weights else "random"},
         "made_by": f"fedsofim {__version__}",
     }
+
+
+def require_new(out: Path) -> None:
+    """Refuse a file that is there already, or is called otherwise."""
+    require(out.suffix == ".npz", f"out={out}: must end in .npz")
+    require(not out.exists(), f"out={out}: exists already; name another")
 
 
 def require_writable(file: Path, key: str) -> None:

@@ -4,7 +4,7 @@ Only one batch is in memory at a time, so a file may be of any size.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
+from fedsofim.data.classes import NAMES, Classes, checked_names, in_order, names_in
 from fedsofim.data.vision import optional
 
 SPLITS = ("train", "val", "test")
@@ -35,10 +36,10 @@ class Split(NamedTuple):
 
 
 class ImageSet(NamedTuple):
-    """Images in splits; `train` and `test` are always there."""
+    """Images in splits, of which `train` is always there, and what their labels number."""
 
     splits: Mapping[str, Split]
-    classes: int
+    classes: Classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,13 @@ class Reading:
     """How files are read.
 
     Attributes:
-        classes: how many classes; by default one more than the largest label.
+        classes: those that were agreed on; by default what the files name, or the training labels
+            show.
         as_rgb: whether a grey image becomes a colour one with three equal channels.
         label: which label of several is meant: a column's number, or `any` of them.
     """
 
-    classes: int | None = None
+    classes: Classes | None = None
     as_rgb: bool = False
     label: str | None = None
 
@@ -82,18 +84,17 @@ class Reading:
         require(y.ndim == 1, f"{what} has shape {y.shape}; one label for each record is needed")
         return y.astype(np.intp)
 
-    def count(self, labels: Mapping[str, Array]) -> int:
-        """How many classes there are, after a check of all labels."""
-        largest = max(int(y.max()) for y in labels.values())
-        classes = self.classes or largest + 1
+    def count(self, labels: Mapping[str, Array]) -> Classes:
+        """What classes there are, after a check of all labels."""
+        classes = self.classes or Classes(int(labels["train"].max()) + 1)
         for split, y in labels.items():
-            bad = np.flatnonzero((y < 0) | (y >= classes))
+            bad = np.flatnonzero((y < 0) | (y >= classes.count))
             require(
                 bad.size == 0,
                 f"{split} has the label {y[bad[0]] if bad.size else 0} at record "
-                f"{bad[0] if bad.size else 0}; labels are 0 to {classes - 1}",
+                f"{bad[0] if bad.size else 0}; labels are 0 to {classes.count - 1}",
             )
-        require(classes >= 2, "all labels are 0; at least two classes are needed")
+        require(classes.count >= 2, "all labels are 0; at least two classes are needed")
         return classes
 
 
@@ -103,10 +104,22 @@ def npz_images(file: Path, reading: Reading) -> ImageSet:
         headers = npz.headers(file)
         splits = {}
         for split in SPLITS:
-            if split == "val" and image_array(headers, split) is None:
+            if split != "train" and image_array(headers, split) is None:
                 continue
             splits[split] = _npz_split(file, headers, split, reading)
-        return ImageSet(splits, reading.count({k: s.labels for k, s in splits.items()}))
+        return by_name(splits, names_in(npz.read(file, NAMES)), reading)
+
+
+def by_name(splits: Mapping[str, Split], own: Sequence[str], reading: Reading) -> ImageSet:
+    """Splits whose labels number the names `own`, if any, as the classes that were agreed on."""
+    agreed = reading.classes.names if reading.classes else ()
+    if own and not agreed:
+        found = Classes.of(own)
+        if reading.classes is not None:
+            reading.classes.require_same(found, "the data", "dataset.classes")
+        reading, agreed = replace(reading, classes=found), found.names
+    named = {k: s._replace(labels=in_order(s.labels, own, agreed)) for k, s in splits.items()}
+    return ImageSet(named, reading.count({k: s.labels for k, s in named.items()}))
 
 
 def image_array(headers: Mapping[str, npz.Header], split: str) -> str | None:
@@ -161,12 +174,17 @@ def owners(arrays: Mapping[str, Array], split: str, records: int) -> Array | Non
     return ids
 
 
-def folder_files(root: Path) -> dict[str, dict[str, list[Path]]]:
-    """The files of `root/<split>/<class>/...`, sorted; hidden files are left out."""
+def folder_files(root: Path, names: Sequence[str] = ()) -> dict[str, dict[str, list[Path]]]:
+    """The files of `root/<split>/<class>/...`, sorted; hidden files are left out.
+
+    Args:
+        root: holds `train` and, if there are such records, `val` and `test`.
+        names: the classes that were agreed on; then a class may be without files here.
+    """
     tree: dict[str, dict[str, list[Path]]] = {}
     for split in SPLITS:
         folder = root / split
-        if split == "val" and not folder.is_dir():
+        if split != "train" and not folder.is_dir():
             continue
         require(
             folder.is_dir(),
@@ -176,30 +194,39 @@ def folder_files(root: Path) -> dict[str, dict[str, list[Path]]]:
         classes = sorted(d for d in folder.iterdir() if d.is_dir() and d.name[0] != ".")
         require(bool(classes), f"{folder}: has no class folders")
         tree[split] = {d.name: _images_below(d) for d in classes}
+        for d in classes:
+            require(
+                bool(names or tree[split][d.name]),
+                f"{d}: a class folder with no files; if that is right, name all classes with "
+                "dataset.classes=[...]",
+            )
     return tree
 
 
 def _images_below(folder: Path) -> list[Path]:
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != ".")
-    require(bool(files), f"{folder}: a class folder with no files")
-    return files
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name[0] != ".")
 
 
 def folder_images(root: Path, reading: Reading) -> ImageSet:
     """The images of a folder, `root/train/<class>/*` and `root/test/<class>/*`.
 
-    Classes are numbered in the order of their names in `train`.
+    Classes are numbered as was agreed on, else in the order of their names in `train`.
     """
-    tree = folder_files(root)
-    number = {name: i for i, name in enumerate(tree["train"])}
+    agreed = reading.classes.names if reading.classes else ()
+    tree = folder_files(root, agreed)
+    names = agreed or checked_names(list(tree["train"]))
+    where = "the agreed classes" if agreed else f"{root / 'train'}"
     splits = {}
     for split, classes in tree.items():
         for name in classes:
-            require(name in number, f"{root / split / name}: no such class in {root / 'train'}")
+            told = f"{root / split / name}: no such class in {where}, which are {', '.join(names)}"
+            require(name in names, told)
         files = [file for group in classes.values() for file in group]
-        labels = np.repeat([number[c] for c in classes], [len(g) for g in classes.values()])
+        require(bool(files), f"{root / split}: has no images")
+        numbers = [names.index(name) for name in classes]
+        labels = np.repeat(numbers, [len(g) for g in classes.values()])
         splits[split] = Split(labels, _decoder(files, reading))
-    return ImageSet(splits, reading.count({k: s.labels for k, s in splits.items()}))
+    return by_name(splits, names, reading)
 
 
 def _decoder(files: Sequence[Path], reading: Reading) -> Callable[[int], Iterator[Batch]]:

@@ -9,8 +9,9 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError
 from fedsofim.data import npz
-from fedsofim.data.datasets import Dataset, checked, hold_out
+from fedsofim.data.classes import Classes
 from fedsofim.data.images import owners
+from fedsofim.data.records import Dataset, checked, hold_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +19,9 @@ class Data(ABC):
     """A data set that is read, or made, by code.
 
     The fields are its settings. `arrays` gives what a `.npz` file would hold: `train_x`, `train_y`,
-    `test_x` and `test_y`, and, if they are known, `train_client_id` (whose each record is) and
-    `probe_x` (features of noise). Features are `(N, F)`; what a network takes, `(N, C, H, W)`.
+    `test_x` and `test_y`, and, if they are known, `train_client_id` (whose each record is),
+    `class_names` (`(K,)` texts) and `probe_x` (features of noise). Features are `(N, F)`; what a
+    network takes, `(N, C, H, W)`.
 
     Attributes:
         holdout: the part of the training records that takes the test set's place, for choosing
@@ -46,10 +48,10 @@ class Data(ABC):
         """The records, checked as those of a file are."""
         try:
             arrays = {name: np.asarray(array) for name, array in self.arrays().items()}
-            data = checked(_as_rows(arrays), self.classes)
+            data = checked(_as_rows(arrays), self._agreed(), tested=not self.holdout)
             ids = owners(arrays, "train", len(data.train_y))
             train_x, test_x = (
-                x.reshape(len(x), *arrays[name].shape[1:])
+                x.reshape(len(x), *arrays.get(name, arrays["train_x"]).shape[1:])
                 for name, x in (("train_x", data.train_x), ("test_x", data.test_x))
             )
         except ConfigError as error:
@@ -57,6 +59,9 @@ class Data(ABC):
         data = data._replace(train_x=train_x, test_x=test_x, client_id=ids)
         data = data._replace(sha256=npz.digest(arrays))
         return hold_out(data, self.holdout) if self.holdout else data
+
+    def _agreed(self) -> Classes | None:
+        return None if self.classes is None else Classes.of(self.classes)
 
     def client_count(self) -> int:
         """How many clients the data name."""

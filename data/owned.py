@@ -18,7 +18,8 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.files import locked
 from fedsofim.data import npz
-from fedsofim.data.datasets import split_of
+from fedsofim.data.classes import Classes, in_order, names_in
+from fedsofim.data.records import split_of
 from fedsofim.models import head
 
 ARRAYS = ("x", "norm", "y")
@@ -31,14 +32,14 @@ class Records(NamedTuple):
         x: features with a last row of ones, `(F+1, N)`, a memory map.
         norm: the norm of each column, `(N,)`.
         y: labels, `(N,)`.
-        classes: how many classes there are, as the owner says.
+        classes: those that there are, as the owner says.
         digest: of all features and labels, in their order, whatever file they come from.
     """
 
     x: Array
     norm: Array
     y: Array
-    classes: int
+    classes: Classes
     digest: str
 
     @property
@@ -48,28 +49,27 @@ class Records(NamedTuple):
 
     def examples(self) -> head.Examples:
         """The records, ready for a head."""
-        target = np.zeros((self.classes, len(self.y)), self.x.dtype)
+        target = np.zeros((self.classes.count, len(self.y)), self.x.dtype)
         target[self.y, np.arange(len(self.y))] = 1
         return head.Examples(self.x, target, self.norm)
 
 
-def open_records(file: Path, cache: Path, classes: int) -> Records:
+def open_records(file: Path, cache: Path, classes: Classes) -> Records:
     """Open an owner's `.npz` file of `x` and `y`, or `train_x` and `train_y`.
 
     Args:
         file: the owner's file.
         cache: a directory of the owner's, where the checked features are kept; they are made
             again when the file has changed.
-        classes: how many classes there are; no label may be beyond them.
+        classes: those that there are; no label may be beyond them. Where the file names its own,
+            labels are read by name.
     """
     require(file.is_file(), f"{file}: there is no such data file")
     stat = file.stat()
-    source = repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns, classes))
+    source = repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns, tuple(classes)))
     place = cache / f"records-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     if not place.is_dir():
-        x, y = _read(file)
-        largest = int(y.max())
-        require(largest < classes, f"{file}: a label is {largest}, but there are {classes} classes")
+        x, y = _read(file, classes)
         with locked(cache / "records.lock"):
             _make(x, y, cache, place)
     x, norm, y = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS)
@@ -91,6 +91,17 @@ def _make(x: Array, y: Array, cache: Path, place: Path) -> None:
     draft.rename(place)
 
 
-def _read(file: Path) -> tuple[Array, Array]:
+def _read(file: Path, classes: Classes) -> tuple[Array, Array]:
     with npz.naming(file):
-        return split_of(npz.read(file), "train", plain=True)
+        arrays = npz.read(file)
+        own = names_in(arrays)
+        require(
+            bool(classes.names) or not own,  # which classes a file has may tell of its records
+            f"names its classes: {', '.join(own)}; declare those that all owners agreed on, which "
+            "the server is told, as --classes a,b,c or --classes FILE",
+        )
+        x, y = split_of(arrays, "train", plain=True)
+        largest = int(y.max())
+        most = len(own) or classes.count
+        require(largest < most, f"a label is {largest}, but there are {most} classes")
+        return x, in_order(y, own, classes.names)

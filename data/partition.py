@@ -242,10 +242,9 @@ def statistics(parts: list[Array], labels: Array, classes: int) -> dict[str, Any
 
 def table(statistics: Mapping[str, Any]) -> str:
     """The counts of each class at each client, as CSV (the paper's tables of Appendix I)."""
-    classes = len(statistics["counts"][0])
-    lines: list[list[object]] = [
-        ["client", "records", *(f"class_{k}" for k in range(classes)), "kl", "absent"]
-    ]
+    numbered = [f"class_{k}" for k in range(len(statistics["counts"][0]))]
+    named = statistics.get("classes") or numbered
+    lines: list[list[object]] = [["client", "records", *named, "kl", "absent"]]
     columns = zip(*(statistics[name] for name in ("sizes", "counts", "kl", "absent")), strict=True)
     for client, (size, counts, kl, absent) in enumerate(columns):
         lines.append([client, size, *counts, kl, absent])

@@ -8,9 +8,10 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.data import npz
 from fedsofim.data.catalog import locate
-from fedsofim.data.datasets import Dataset, DatasetConfig, hold_out
+from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import Split
 from fedsofim.data.recipe import Preprocessing
+from fedsofim.data.records import Dataset, hold_out
 
 BATCH = 1024
 
@@ -27,15 +28,21 @@ def load_pixels(config: DatasetConfig, store: Path) -> Dataset:
         statistics of the private images would have to be paid for.
     """
     images = locate(config, store).open()
-    train, test = images.splits["train"], images.splits["test"]
-    train_x, test_x = _pixels(train, "train"), _pixels(test, "test")
+    train, test = images.splits["train"], images.splits.get("test")
+    require(
+        test is not None or bool(config.holdout),
+        f"dataset={config.name}: has no test images; dataset.holdout=0.2 holds training ones out",
+    )
+    train_x = _pixels(train, "train")
+    test_x = _pixels(test, "test") if test else train_x[:0]
+    test_y = test.labels if test else train.labels[:0]
     require(
         train_x.shape[1:] == test_x.shape[1:],
         f"train images are {train_x.shape[2:]} and test images {test_x.shape[2:]}",
     )
-    data = Dataset(train_x, train.labels, test_x, test.labels, images.classes)
+    data = Dataset(train_x, train.labels, test_x, test_y, images.classes.count)
     sha256 = npz.digest({k: v for k, v in data._asdict().items() if isinstance(v, np.ndarray)})
-    data = data._replace(sha256=sha256, client_id=train.client_id)
+    data = data._replace(sha256=sha256, client_id=train.client_id, names=images.classes.names)
     return hold_out(data, config.holdout) if config.holdout else data
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from fedsofim.core.arrays import Array
 from fedsofim.core.files import sha256
 from fedsofim.data import npz
-from fedsofim.data.datasets import probe_features
 from fedsofim.data.download import Watch, silent
 from fedsofim.data.features import Extraction, half, require_writable, save
 from fedsofim.data.recipe import Preprocessing
+from fedsofim.data.records import probe_features
 from fedsofim.data.vision import optional
 
 COUNT = 4096

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
+from fedsofim.data.classes import NAMES, names_in
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import folder_files, image_array
 from fedsofim.data.own import Data
@@ -41,16 +42,16 @@ def count(dataset: DatasetConfig | Data, backbone: BackboneConfig) -> tuple[int,
         data = dataset.load()
         return len(data.train_y), math.prod(data.train_x.shape[1:]), data.classes
     width = WIDTHS[backbone.name]
+    agreed = dataset.agreed.count if dataset.agreed else None
     if dataset.path is not None:
         records, features, classes = _in_file(Path(dataset.path))
-        return records, features or width, dataset.classes or classes
+        return records, features or width, agreed or classes
     if dataset.name == "folder":
-        tree = folder_files(Path(str(dataset.root)))
-        names = {name for split in tree.values() for name in split}
-        return sum(map(len, tree["train"].values())), width, dataset.classes or len(names)
+        tree = folder_files(Path(str(dataset.root)), ["any"] if agreed else ())
+        return sum(map(len, tree["train"].values())), width, agreed or len(tree["train"])
     require(dataset.name in KNOWN, f"dataset={dataset.name}: how much data there is, is not known")
     records, classes = KNOWN[dataset.name]
-    return records, width, dataset.classes or classes
+    return records, width, agreed or classes
 
 
 def _in_file(file: Path) -> tuple[int, int, int]:
@@ -61,9 +62,9 @@ def _in_file(file: Path) -> tuple[int, int, int]:
     if name is None:
         raise ConfigError(f"{file}: no array train_x or train_images")
     shape = headers[name].shape
-    labels = [f"{split}_{what}" for split in ("train", "test") for what in ("y", "labels")]
-    found = npz.read(file, *labels, npz.PROVENANCE)
-    told = npz.provenance(found).get("dataset", {}).get("classes")
+    labels = ("train_y", "train_labels")
+    found = npz.read(file, *labels, npz.PROVENANCE, NAMES)
+    told = len(names_in(found)) or npz.provenance(found).get("dataset", {}).get("classes")
     whole = [found[n] for n in labels if n in found and np.issubdtype(found[n].dtype, np.integer)]
     largest = max((int(y.max()) for y in whole if y.size), default=1)
     return shape[0], shape[1] if len(shape) == 2 else 0, int(told or largest + 1)

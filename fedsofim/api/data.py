@@ -10,7 +10,7 @@ from fedsofim.config.auto import Sizes
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
-from fedsofim.data.datasets import Dataset, hold_out
+from fedsofim.data.records import Dataset, hold_out
 
 
 class Labelled(NamedTuple):
@@ -38,7 +38,7 @@ def labelled(data: Sequence[Any], owners: Any = None, classes: Any = None) -> La
         data: `(X, y)` or `(X, y, X_test, y_test)`; `X` is `(N, F)` features, or `(N, C, H, W)` for
             a network; labels are whole numbers, texts or truth values.
         owners: whose each training record is, `(N,)`, if the division is given.
-        classes: all labels that there can be, sorted; by default those of `data`.
+        classes: all labels that there can be, sorted; by default those of the training records.
 
     >>> labelled((np.eye(4), ["no", "yes", "no", "yes"])).dataset.train_y.tolist()
     [0, 1, 0, 1]
@@ -59,12 +59,17 @@ def labelled(data: Sequence[Any], owners: Any = None, classes: Any = None) -> La
         f"X_test: records have shape {test_x.shape[1:]}, those of X {x.shape[1:]}",
     )
     require(y.dtype.kind == test_y.dtype.kind, f"y_test: holds {test_y.dtype}, y holds {y.dtype}")
-    names = np.unique(np.concatenate([y, test_y])) if classes is None else np.asarray(classes)
+    names = np.unique(y) if classes is None else np.asarray(classes)
     require(len(names) >= 2, f"y: all labels are {names[0]}; at least two classes are needed")
     ids = None if owners is None else np.asarray(owners)
     require(ids is None or ids.shape == y.shape, f"owners: must have shape {y.shape}")
     dataset = Dataset(
-        x, _numbered(y, names), test_x, _numbered(test_y, names), len(names), client_id=ids
+        x,
+        _numbered(y, names, "y"),
+        test_x,
+        _numbered(test_y, names, "y_test"),
+        len(names),
+        client_id=ids,
     )
     dataset = dataset._replace(sha256=_digest(dataset))
     return Labelled(dataset, names)
@@ -99,10 +104,10 @@ def _labels(given: Any, name: str) -> Array:
     return y
 
 
-def _numbered(labels: Array, names: Array) -> Array:
+def _numbered(labels: Array, names: Array, what: str) -> Array:
     places = np.searchsorted(names, labels).clip(max=len(names) - 1)
     wrong = np.flatnonzero(names[places] != labels)
-    require(wrong.size == 0, f"y: {labels[wrong[:1]]} is not among the classes {names}")
+    require(wrong.size == 0, f"{what}: {labels[wrong[:1]]} is not among the classes {names}")
     return np.asarray(places.astype(np.intp))
 
 

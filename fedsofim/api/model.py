@@ -96,8 +96,11 @@ class Model:
         return network
 
     def score(self, X: Any, y: Any) -> float:
-        """The part of the records whose label is predicted."""
-        return float(np.mean(self.predict(X) == np.asarray(y)))
+        """The part of the records whose label is predicted; classes by name or by number."""
+        told = np.asarray(y)
+        if told.dtype.kind in "iu" and self.classes_.dtype.kind == "U":
+            return float(np.mean(self.decision_function(X).argmax(axis=1) == told))
+        return float(np.mean(self.predict(X) == told))
 
     @property
     def coef_(self) -> Array:

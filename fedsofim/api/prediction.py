@@ -13,8 +13,12 @@ from fedsofim.api.model import Model
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
-from fedsofim.data.datasets import DatasetConfig, features_of
+from fedsofim.data.classes import names_in
+from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.images import Batch, Reading, decode
+from fedsofim.data.own import Data
+from fedsofim.data.records import features_of
+from fedsofim.data.table import SUFFIXES, Table, features, read_columns, read_table
 
 BATCH = 256
 # What a file's records may be called, with their labels' names, in the order of preference.
@@ -93,6 +97,8 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
         require(bool(paths), f"{file}: a folder with no images")
         names = [str(path.relative_to(file)) for path in paths]
         return Records(_decoded(paths, names, reading), images=True)
+    if file.suffix in SUFFIXES:
+        return _of_table(dataset, file)
     if file.suffix not in (".npz", ".npy"):
         return Records(_decoded([file], [file.name], reading), images=True)
     with npz.naming(file):
@@ -100,7 +106,20 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
         arrays = npz.read(file) if file.suffix == ".npz" else {"x": np.load(file)}
         name = _chosen(arrays, array)
         labels = arrays.get(NAMED.get(name, name.replace("_x", "_y").replace("images", "labels")))
+        if labels is not None and (own := names_in(arrays)):
+            labels = np.array(own)[labels.reshape(len(labels), -1)[:, 0]]
         return _of_array(history, file, arrays, name, reading)._replace(labels=labels)
+
+
+def _of_table(dataset: DatasetConfig | Data, file: Path) -> Records:
+    """The rows of a table, coded by the schema of the run's, with labels if it has any."""
+    if not isinstance(dataset, Table):
+        raise ConfigError(f"{file}: a table, and the run was trained on dataset={dataset.name}")
+    schema = dataset.declared()
+    told = schema.target in read_table(file, list(schema.columns), every=True).column_names
+    rows = read_columns(file, schema, [schema.target] if told else [])
+    x = features(rows, schema, file)
+    return Records(_sliced(x), images=False, labels=rows[schema.target] if told else None)
 
 
 def _chosen(arrays: Mapping[str, Array], array: str | None) -> str:
@@ -160,8 +179,16 @@ def _decoded(
         yield names[part], [decode(file, reading) for file in files[part]]
 
 
-def accuracy(predicted: Sequence[Predicted], labels: Array) -> float:
-    """The part of the records whose label is predicted; labels are compared as texts."""
+def accuracy(predicted: Sequence[Predicted], labels: Array, classes: Array) -> float:
+    """The part of the records whose label is predicted; labels are compared as texts.
+
+    Args:
+        predicted: for all records.
+        labels: what they are; numbers stand for the classes in their order if these have names.
+        classes: the model's, `(K,)`.
+    """
     found: list[Any] = [label for part in predicted for label in part.labels.tolist()]
     told = labels.reshape(len(labels), -1)[:, 0].tolist()
+    if labels.dtype.kind in "iu" and classes.dtype.kind == "U":
+        told = [classes[k] if 0 <= k < len(classes) else k for k in told]
     return float(np.mean([str(a) == str(b) for a, b in zip(found, told, strict=True)]))

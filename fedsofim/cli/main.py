@@ -27,6 +27,7 @@ COMMANDS = {  # in the order of the help page
     "export": "a model as ONNX, for torch, for scikit-learn, or as safetensors",
     "predict": "labels and probabilities for features or images, as CSV",
     "show": "a run's table and what it spent",
+    "data": "check a file of records; draft a table's schema",
     "features": "images to a file of features",
     "list": "the strategies, data sets, transforms … that there are",
     "ledger": "what an owner's records were charged for: show, verify, adopt",

@@ -17,6 +17,7 @@ ABOUT = """What a run's model says of records: one line for each, with its most 
 label's probability, and the probability of every class. FILE is one of
   a .npz with an array x (N, F) of features, or images (N, H, W[, 3]) uint8; or test_x, test_images
   a .npy of either
+  a .csv or .parquet, for a run on a table, with the columns of its schema
   an image, or a folder: all images below it
 Images need the backbone that made the run's features, which is known for the embedded data sets,
 for those that were made from images, and for files of 'fedsofim features'.
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         print(text, end="")
     told = f"{sum(len(part.names) for part in parts):,} records"
     if records.labels is not None:
-        share = prediction.accuracy(parts, records.labels)
+        share = prediction.accuracy(parts, records.labels, history.model.classes_)
         told += f", {100 * share:.2f} % with the label that the file tells"
     print(f"{told}; written to {chosen.out}" if chosen.out else told, file=sys.stderr)
 

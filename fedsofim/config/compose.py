@@ -16,6 +16,7 @@ from fedsofim.config.overrides import errors_in_one_line
 from fedsofim.config.parts import offer
 from fedsofim.config.settle import default_settings, settle
 from fedsofim.core.shipped import shipped
+from fedsofim.data.classes import Classes
 from fedsofim.data.datasets import CIFAR, MEDMNIST
 
 CONF = shipped("conf")
@@ -68,6 +69,10 @@ def plain(
         sizes: how much data there is, where somebody knows.
         base: what relative paths are relative to; by default the working directory.
     """
+    written = OmegaConf.select(config, "dataset.classes")
+    if isinstance(written, str) and written != "???":  # a file of names, or names in quotes
+        classes = Classes.written(written, base)
+        OmegaConf.update(config, "dataset.classes", list(classes.names) or classes.count)
     if OmegaConf.select(config, "settings.name") == "tuned":
         OmegaConf.update(config, "strategy.settings", _tuned(config), merge=True)
     if OmegaConf.select(config, "settings.name") == "auto":
@@ -93,7 +98,7 @@ def _tuned(config: DictConfig) -> dict[str, Any]:
 
 # What names a file or a folder to read; a word such as backbone.weights=own does so if it exists.
 PATHS = {
-    "dataset": ("path", "root"),
+    "dataset": ("path", "root", "schema", "test"),
     "features": ("cache",),
     "backbone": ("weights",),
     "transform": ("probes",),

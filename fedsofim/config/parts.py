@@ -22,6 +22,7 @@ from fedsofim.core.settings import Inline
 from fedsofim.data.datasets import NAMES, DatasetConfig
 from fedsofim.data.own import Data
 from fedsofim.data.partition import Division, Kind, Partition
+from fedsofim.data.table import Table
 from fedsofim.models.kinds import MODELS, Model
 from fedsofim.models.metrics import METRICS, Metric
 from fedsofim.strategies import STRATEGIES, Rule
@@ -46,7 +47,9 @@ class Group(NamedTuple):
 
 
 GROUPS: dict[str, Group] = {
-    "dataset": Group(Data, dict.fromkeys(NAMES, DatasetConfig), "fedsofim.datasets"),
+    "dataset": Group(
+        Data, {**dict.fromkeys(NAMES, DatasetConfig), "table": Table}, "fedsofim.datasets"
+    ),
     "partition": Group(
         Division, dict.fromkeys(get_args(Kind), Partition), "fedsofim.partitions", key="kind"
     ),

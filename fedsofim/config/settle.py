@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from fedsofim.config import auto
-from fedsofim.config.build import build
+from fedsofim.config.build import build, settings_of
 from fedsofim.config.parts import GROUPS, find
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data.recipe import BackboneConfig
@@ -149,7 +149,8 @@ def _found(config: DictConfig, base: Path) -> tuple[auto.Sizes, str]:
         return auto.Sizes(**_counted(json.dumps(sections), str(base))), ""
     except ConfigError:
         clients = int(OmegaConf.select(config, "partition.clients") or 1)
-        classes = int(OmegaConf.select(config, "dataset.classes") or 2)
+        given = OmegaConf.select(config, "dataset.classes")
+        classes = len(given) if isinstance(given, ListConfig) else int(given or 2)
     sizes = auto.Sizes(records=EACH * clients, features=WIDTH, classes=classes)
     return sizes, "; for the time being: how much data there is, is not known yet"
 
@@ -159,11 +160,11 @@ def _counted(sections: str, base: str) -> dict[str, int]:
     """Records, features and classes of a data set that a config names."""
     values = json.loads(sections)
     dataset = values["dataset"]
-    for key in ("path", "root"):
+    for key in ("path", "root", "schema", "test"):
         if dataset.get(key):
             dataset[key] = str(Path(base) / Path(str(dataset[key])).expanduser())
     kind = find("dataset", dataset["name"])
-    if ":" in dataset["name"]:
+    if "name" not in settings_of(kind):
         dataset.pop("name")
     data = build(kind, dataset, "dataset")
     found = count(data, build(BackboneConfig, values["backbone"], "backbone"))

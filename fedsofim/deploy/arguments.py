@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedsofim.core.errors import ConfigError
+from fedsofim.data.classes import Classes
+
 
 def client_arguments(parser: argparse.ArgumentParser) -> None:
     """All that an owner decides."""
@@ -18,7 +21,12 @@ def client_arguments(parser: argparse.ArgumentParser) -> None:
         help="an .npz file with x and y, or train_x and train_y as 'fedsofim features' writes it",
     )
     parser.add_argument(
-        "--classes", required=True, type=int, help="how many classes there are, labels from 0"
+        "--classes",
+        required=True,
+        type=classes,
+        metavar="N|a,b,c|FILE",
+        help="how many classes there are, labels from 0; or the names that all owners agreed on, "
+        "in their order, which the server is told; or a file with a name in each line",
     )
     parser.add_argument(
         "--epsilon", required=True, type=float, help="all that may be learned about one record"
@@ -54,6 +62,14 @@ def client_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="public keys; only code that one of them signed is run. May be repeated",
     )
+
+
+def classes(text: str) -> Classes:
+    """The classes that an owner declares."""
+    try:
+        return Classes.written(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _PolicyExample(argparse.Action):

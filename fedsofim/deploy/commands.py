@@ -215,6 +215,7 @@ def _client(chosen: argparse.Namespace) -> None:
 
     What is wrong with the data is told here, to its owner; the server will not be told.
     """
+    from fedsofim.data.inspection import inspect, shown
     from fedsofim.deploy.keys import check_certificate
     from fedsofim.deploy.signing import write_trusted
     from fedsofim.federation.node import Node
@@ -223,7 +224,8 @@ def _client(chosen: argparse.Namespace) -> None:
     node = Node(
         partition_id=chosen.id,
         data=str(chosen.data.resolve()),
-        classes=chosen.classes,
+        classes=chosen.classes.count,
+        names="|".join(chosen.classes.names),
         state=str(folder),
         epsilon=chosen.epsilon,
         delta=chosen.delta,
@@ -235,6 +237,8 @@ def _client(chosen: argparse.Namespace) -> None:
     check_certificate(chosen.ca)
     server = Address.of(chosen.server)
     require_free("127.0.0.1", chosen.port)
+    found = inspect(chosen.data, chosen.classes)
+    print(shown(found), flush=True)
     records = node.start()
     print(f"{len(records.y)} records with {records.features} features", flush=True)
     trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None

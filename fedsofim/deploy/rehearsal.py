@@ -17,6 +17,7 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import require
 from fedsofim.core.shipped import editable_root
+from fedsofim.data.classes import Classes
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import programs, signing
 from fedsofim.deploy.keys import make_signing_key
@@ -73,11 +74,11 @@ def project_root(app: Path) -> Path:
     return root or (app if app.is_dir() else write_app(app))
 
 
-def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
+def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], Classes]:
     """Divide a data set as a simulation would, and write each client's records to its own file.
 
     Returns:
-        The files, and how many classes there are.
+        The files, and the classes that there are.
     """
     config = parse(compose(list(overrides)))
     data, parts = load_divided(config)
@@ -86,7 +87,7 @@ def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], int]:
         files.append(folder / f"client{i}" / "records.npz")
         files[-1].parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         np.savez(files[-1], x=data.train_x[part], y=data.train_y[part])
-    return files, data.classes
+    return files, Classes(data.classes, data.names)
 
 
 class Federation:
@@ -174,18 +175,24 @@ class Federation:
         self.peers, self.honest = self.folder / "peers", clients - 1
         self.peers.write_text(numbered(keys).text)
 
-    def add_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
+    def add_client(
+        self, client: int, data: Path, classes: int | Classes, *, epsilon: float = 10.0
+    ) -> None:
         """Register a client and start it."""
         self.register(client)
         self.start_client(client, data, classes, epsilon=epsilon)
 
-    def start_client(self, client: int, data: Path, classes: int, *, epsilon: float = 10.0) -> None:
+    def start_client(
+        self, client: int, data: Path, classes: int | Classes, *, epsilon: float = 10.0
+    ) -> None:
         """Start a client that is registered."""
+        known = Classes(classes) if isinstance(classes, int) else classes
         place = self.folder / f"client{client}"
         node = Node(
             partition_id=client,
             data=str(data),
-            classes=classes,
+            classes=known.count,
+            names="|".join(known.names),
             state=str(place),
             epsilon=epsilon,
             delta=1e-5,

@@ -21,6 +21,7 @@ from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.data.classes import Classes
 from fedsofim.data.owned import Records
 from fedsofim.federation.clients import answer, simulate
 from fedsofim.federation.messages import pack, unpack
@@ -127,13 +128,17 @@ def _hello(
     if node is None:
         return {}, {"owner": False}
     config = _agreed(values["job"], node.rules())
+    if named := str(values.get("classes", "")):  # both lists were declared, so both may be told
+        run = Classes.of(named.split("|"))
+        node.agreed().require_same(run, "the run", "this owner")
     records = _records(node)
     rounds, owner = config.schedule.busiest(config.rounds), _owner(node, records, config)
     terms, honest = _terms(config), 1
     said: Values = {
         "size": len(records.y),
         "features": records.features,
-        "classes": records.classes,
+        "classes": records.classes.count,
+        "names": node.names,
     }
     if isinstance(owner, SumOwner):
         terms = owner.terms(terms)

@@ -7,8 +7,10 @@ import numpy as np
 from fedsofim.config.schema import Config
 from fedsofim.core.errors import require
 from fedsofim.data import npz
-from fedsofim.data.datasets import Dataset, load_test
+from fedsofim.data.classes import Classes
+from fedsofim.data.datasets import load_test
 from fedsofim.data.own import Data
+from fedsofim.data.records import Dataset
 from fedsofim.federation.roster import Roster
 from fedsofim.models import head
 from fedsofim.models.kinds import Network
@@ -18,15 +20,18 @@ from fedsofim.runs.probes import probes_for, with_probes
 from fedsofim.transforms.kfc import KFC
 
 
-def load_test_set(config: Config) -> head.Examples | None:
-    """The server's own test set, if it has one."""
-    if config.dataset.name == "owners":
-        return None
-    if isinstance(config.dataset, Data):
-        data = config.dataset.load()
-        return head.examples(data.test_x, data.test_y, data.classes)
-    test = load_test(config.dataset, config.extraction.file())
-    return head.examples(test.x, test.y, test.classes)
+def load_test_set(config: Config) -> tuple[head.Examples | None, Classes]:
+    """The server's own test set, if it has one, and the classes."""
+    dataset = config.dataset
+    if isinstance(dataset, Data):
+        data = dataset.load()
+        test = head.examples(data.test_x, data.test_y, data.classes)
+        return test, Classes(data.classes, data.names)
+    if dataset.name == "owners":
+        assert dataset.agreed is not None
+        return None, dataset.agreed
+    found = load_test(dataset, config.extraction.file())
+    return head.examples(found.x, found.y, found.classes.count), found.classes
 
 
 def prepare(
@@ -48,11 +53,11 @@ def prepare(
         "it is for simulations",
     )
     # From here on it is settled, whatever owners that come later say.
-    roster.features, roster.classes = features, _ = roster.shape()
+    roster.features, roster.classes = features, classes = roster.shape()
+    roster.names = roster.agreed()
     if test is None:
-        assert config.dataset.classes is not None
         none = np.zeros((0, features), np.float32)
-        test = head.examples(none, np.zeros(0, np.intp), config.dataset.classes)
+        test = head.examples(none, np.zeros(0, np.intp), classes)
     classes = len(test.target)
     network = config.model.network((features,), classes)
     require(config.model.linear, f"model={config.model.name}: a deployment trains a head")
@@ -64,6 +69,8 @@ def prepare(
         "run": roster.run,
         "data_sha256": npz.digest({"x": test.x, "target": test.target}),
     }
+    if roster.names:
+        record["classes"] = roster.names.split("|")
     probes = _probes(config, network, features, classes)
     return Experiment(config, config.plan(), [], test, theta, record, deployed=True, probes=probes)
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedsofim.config.build import build
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.data.classes import Classes
 from fedsofim.data.owned import Records, open_records
 from fedsofim.federation.owner import clean
 from fedsofim.federation.peers import Peers, public_line, read_peers
@@ -26,6 +27,8 @@ class Node:
         data: its `.npz` file.
         classes: how many classes its labels may be of. What the server's model has is compared
             with this, never with the labels.
+        names: what these classes are called, with bars between, if their owners agreed on names;
+            the server is told, and a run with other ones is refused.
         state: its own directory for the ledger and all that must last.
         epsilon: what it allows about one record, over all runs together.
         delta: of that budget.
@@ -43,6 +46,7 @@ class Node:
     epsilon: float
     delta: float
     adjacency: Literal["replace-one", "add-remove"] = "replace-one"
+    names: str = ""
     policy: str = ""
     peers: str = ""
     honest: int = 0
@@ -50,11 +54,19 @@ class Node:
 
     def __post_init__(self) -> None:
         require(self.partition_id >= 0, f"id={self.partition_id}: clients are numbered from 0")
-        require(self.classes >= 2, f"classes={self.classes}: at least two classes are needed")
+        named = self.agreed()
+        require(
+            named.count == self.classes,
+            f"classes={self.classes}: the names {named} are {named.count}",
+        )
         require(self.honest >= 0, f"honest={self.honest}: must be >= 0")
         for path in (self.data, self.state, self.policy, self.peers):
             require('"' not in path and "'" not in path, f"{path}: has a quote in its name")
         self.budget()
+
+    def agreed(self) -> Classes:
+        """The classes that all owners agreed on."""
+        return Classes.of(self.names.split("|") if self.names else self.classes)
 
     def budget(self) -> Budget:
         """What it allows."""
@@ -111,13 +123,14 @@ class Node:
 
     def records(self) -> Records:
         """The owner's records, checked."""
-        return open_records(Path(self.data), Path(self.state), self.classes)
+        return open_records(Path(self.data), Path(self.state), self.agreed())
 
     def text(self) -> str:
         """All of it, as Flower takes it."""
         texts = {"data": self.data, "state": self.state, "adjacency": self.adjacency}
         texts |= {"policy": self.policy} if self.policy else {}
         texts |= {"peers": self.peers} if self.peers else {}
+        texts |= {"names": self.names} if self.names else {}
         quoted = " ".join(f'{key}="{value}"' for key, value in texts.items())
         budget = f"epsilon={self.epsilon!r} delta={self.delta!r}"
         own = f"partition-id={self.partition_id} classes={self.classes} honest={self.honest}"

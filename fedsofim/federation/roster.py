@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, NamedTuple
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -17,44 +16,13 @@ from flwr.supercore import log
 
 from fedsofim.core.errors import require
 from fedsofim.federation.decoding import shown
+from fedsofim.federation.members import Member, NodeError, read_member
 from fedsofim.federation.messages import HELLO, exchange, pack, undecoded
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
-# No public key of a client's, in OpenSSH's words, is longer.
-LONGEST_KEY = 512
 # Seconds that a node may take to say who it is.
 GREETING = 60.0
-
-
-class Member(NamedTuple):
-    """What a node said about itself.
-
-    Attributes:
-        owner: whether it holds data of its own, or plays clients of a simulation.
-        client: for whom it speaks, if it is an owner.
-        size: how many records it has; public.
-        features: how many features a record has.
-        classes: how many classes its owner says there are.
-        key: its public key, where sums are masked.
-        peers: a digest of all clients' keys, as it has pinned them.
-    """
-
-    owner: bool
-    client: int = -1
-    size: int = 0
-    features: int = 0
-    classes: int = 0
-    key: str = ""
-    peers: str = ""
-
-
-class NodeError(Exception):
-    """A node that can't take part, and why; `refuses` is the client whose owner says no."""
-
-    def __init__(self, reason: str, *, refuses: int | None = None) -> None:
-        super().__init__(reason)
-        self.refuses = refuses
 
 
 class Roster:
@@ -66,6 +34,7 @@ class Roster:
         run: the run's own name.
         owners_only: whether the nodes must be owners of data.
         sizes: how many records each client said it has, where it said so before.
+        names: what the classes are called, where that was agreed on.
         max_records: the most records that an owner is believed to have.
         max_features: the most features that an owner is believed to have.
     """
@@ -78,6 +47,7 @@ class Roster:
         run: str = "",
         owners_only: bool = False,
         sizes: Mapping[int, int] | None = None,
+        names: Sequence[str] = (),
         max_records: int = 10_000_000,
         max_features: int = 100_000,
     ) -> None:
@@ -88,6 +58,7 @@ class Roster:
         # What the model takes and tells apart, when that is settled.
         self.features: int | None = None
         self.classes: int | None = None
+        self.names = "|".join(names)  # of the classes, with bars between
         self.members: dict[int, Member] = {}
         self.problems: dict[int, str] = {}
         self.refused: dict[int, int] = {}
@@ -118,14 +89,15 @@ class Roster:
         features, classes = said.most_common(1)[0][0] if said else (0, 0)
         return self.features or features, self.classes or classes
 
+    def agreed(self) -> str:
+        """What the classes are called, with bars between: as settled, else what most say."""
+        said = Counter(m.names for m in self.members.values() if m.owner and m.names)
+        return self.names or (said.most_common(1)[0][0] if said else "")
+
     def _fitting(self) -> dict[int, Member]:
         """The owners whose records fit the model; the others are told apart in `missing`."""
-        right = self.shape()
-        return {
-            node: member
-            for node, member in self.members.items()
-            if member.owner and (member.features, member.classes) == right
-        }
+        right = (*self.shape(), self.agreed())
+        return {node: member for node, member in self.members.items() if member.fits(*right)}
 
     def wait(
         self,
@@ -188,17 +160,9 @@ class Roster:
         """What is wrong with the records of owners that are there and don't fit the model."""
         if not self.deployed:
             return []
-        right, fitting = (
-            dict(zip(("features", "classes"), self.shape(), strict=True)),
-            self._fitting(),
-        )
-        return [
-            f"client {member.client}: its records have {getattr(member, what)} {what}, not {number}"
-            for node, member in self.members.items()
-            if member.owner and node not in fitting
-            for what, number in right.items()
-            if getattr(member, what) != number
-        ]
+        right, fitting = (*self.shape(), self.agreed()), self._fitting()
+        misfits = (m for node, m in self.members.items() if m.owner and node not in fitting)
+        return [line for member in misfits for line in member.misfit(*right)]
 
     def _greet(self, grid: Grid, *, needed: bool = True) -> None:
         """Ask every new node who it is; a silent one ever less often, unless more are needed.
@@ -210,6 +174,7 @@ class Roster:
         self.problems = {n: why for n, why in self.problems.items() if n in present}
         new = sorted(n for n in present - set(self.members) if now >= due.get(n, now))
         content = {"job": self.job, "run": self.run, "population": self.clients}
+        content["classes"] = self.names
         sent = [Message(pack({}, content), node, HELLO) for node in new]
         replies = exchange(grid, sent, timeout=GREETING, singly=True)
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
@@ -256,7 +221,7 @@ class Roster:
                 known = refused and type(i) is int and 0 <= i < self.clients
                 told = f"client {shown(i)}: {shown(values['error'])}"
                 raise NodeError(told, refuses=i if known else None)
-            member = self._member(values)
+            member = read_member(values, self.clients, self.max_records, self.max_features)
             if member.owner:
                 self._check_owner(member, present)
             return member
@@ -264,26 +229,6 @@ class Roster:
             raise
         except Exception as error:
             raise NodeError(f"it answers in another language ({type(error).__name__})") from None
-
-    def _member(self, values: Mapping[str, Any]) -> Member:
-        """What a node says about itself, if these are possible numbers."""
-        if values["owner"] is not True:
-            return Member(owner=False)
-        i = values["client"]
-        if type(i) is not int or not 0 <= i < self.clients:
-            raise NodeError(
-                f"client {shown(i)}: there are {self.clients} clients, numbered from 0; "
-                "set partition.clients, or the node's number"
-            )
-        limits = {"size": self.max_records, "features": self.max_features, "classes": 1_000_000}
-        for what, most in limits.items():
-            said = values[what]
-            if type(said) is not int or not 1 <= said <= most:
-                raise NodeError(
-                    f"client {i}: {what}={shown(said)}: must be a number from 1 to {most}"
-                )
-        texts = [str(values.get(what, ""))[:LONGEST_KEY] for what in ("key", "peers")]
-        return Member(True, i, *(values[what] for what in limits), *texts)
 
     def _check_owner(self, member: Member, present: set[int]) -> None:
         """Refuse a second node for a client, and a node that changes its client."""

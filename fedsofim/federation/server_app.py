@@ -24,6 +24,7 @@ from fedsofim.config.compose import compose, make_absolute
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.shipped import editable_root
+from fedsofim.data.own import Data
 from fedsofim.engines.flower import flower_engine
 from fedsofim.federation import deployed
 from fedsofim.federation.roster import Roster
@@ -67,9 +68,9 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
         if path:
             return session.resume(path, engine=engine, observer=Text())
         return session.run(values, engine=engine, observer=Text())
-    test = deployed.load_test_set(config)
+    test, classes = deployed.load_test_set(config)
     roster.features = None if test is None else test.x.shape[0] - 1
-    roster.classes = config.dataset.classes if test is None else len(test.target)
+    roster.classes, roster.names = classes.count, "|".join(classes.names) or roster.names
     least = config.sharing.threshold if config.sharing else clients
     enough = config.engine.min_clients or least
     came = roster.wait(grid, enough if path else clients, wait, enough=enough)
@@ -87,9 +88,11 @@ def serve(grid: Grid, overrides: str = "", resume: str = "") -> RunDir:
 
 def _roster(config: Config, record: dict[str, Any]) -> Roster:
     """Who is to be met; a run that is continued holds owners to what they said at first."""
+    named = None if isinstance(config.dataset, Data) else config.dataset.agreed
     return Roster(
         clients=config.partition.clients,
         job=config.text,
+        names=record.get("classes") or (named.names if named else ()),
         run=record.get("run") or secrets.token_hex(16),
         owners_only=config.dataset.name == "owners",
         sizes={i: size for i, size in enumerate(record.get("sizes", [])) if size},

@@ -10,11 +10,12 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.catalog import locate
-from fedsofim.data.datasets import Dataset, DatasetConfig, load
+from fedsofim.data.datasets import DatasetConfig, load
 from fedsofim.data.download import Watch
 from fedsofim.data.own import Data
 from fedsofim.data.partition import statistics
 from fedsofim.data.pixels import load_pixels
+from fedsofim.data.records import Dataset
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
 from fedsofim.privacy.plan import Plan
@@ -70,6 +71,8 @@ def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     record = statistics(parts, data.train_y, data.classes)
     record["data_sha256"] = data.sha256
     record["shape"] = list(data.train_x.shape[1:])
+    if data.names:
+        record["classes"] = list(data.names)
     test = network.records(data.test_x, data.test_y)
     own_tests: Sequence[Records] = ()
     if config.client.keeps_models and test.size:

@@ -9,13 +9,13 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data import npz
-from fedsofim.data.datasets import Dataset, probe_features
 from fedsofim.data.download import Watch, silent
 from fedsofim.data.images import image_array
 from fedsofim.data.own import Data
 from fedsofim.data.pixels import normalise
 from fedsofim.data.probe_cache import probes_of
 from fedsofim.data.probes import Vocabulary, pink_noise, token_noise
+from fedsofim.data.records import Dataset, probe_features
 from fedsofim.models.kinds import Network
 from fedsofim.models.records import Records
 from fedsofim.transforms.kfc import KFC, Transform

@@ -81,7 +81,7 @@ def write_results(
     """Write the model, each client's own where it has one, scores, summary, page and card."""
     place.write_arrays("model.npz", theta=model_of(state.server))
     if final:
-        place.write_json("scores.json", final.table())
+        place.write_json("scores.json", final.table(experiment.partition.get("classes", ())))
         if final.clients:
             place.write_json("clients.json", final.clients)
     if experiment.own_tests:

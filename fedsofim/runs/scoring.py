@@ -6,7 +6,7 @@ covers it.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,13 +57,19 @@ class Final(NamedTuple):
             "client_accuracy_worst_decile": personal.worst_decile(accuracy),
         }
 
-    def table(self) -> Row:
-        """In full, without the clients."""
+    def table(self, names: Sequence[object] = ()) -> Row:
+        """In full, without the clients.
+
+        Args:
+            names: what the classes are called, if that is known.
+        """
         columns = zip(self.seen.records.tolist(), self.seen.by_class, self.auc, strict=True)
-        classes = [
+        classes: list[Row] = [
             {"class": k, "records": n, "accuracy": finite(float(a)), "auc": finite(float(area))}
             for k, (n, a, area) in enumerate(columns)
         ]
+        for row, name in zip(classes, names, strict=False):
+            row["name"] = name
         bins = list(_bins(self.seen.calibration))
         few = {"accuracy": self.seen.accuracy, **self.public()}
         return few | {"classes": classes, "calibration": bins}

@@ -105,7 +105,7 @@ def resume(
     given = experiment and experiment._replace(config=config, plan=config.plan())
     experiment = given or ready(config, observer, engine)
     require(
-        place.read_json("partition.json") == experiment.partition,
+        _same_data(place.read_json("partition.json"), experiment.partition),
         f"dataset={config.dataset.name}: the data, or its division, has changed since {path} "
         "was started",
     )
@@ -119,6 +119,11 @@ def resume(
         experiment, state = extended(place, experiment, state, changes)
     train(experiment, state, place, engine, observer)
     return place
+
+
+def _same_data(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a run goes on with what it began with; names of classes may have come later."""
+    return dict(then) == {key: now[key] for key in now if key != "classes" or key in then}
 
 
 def _config_of(place: RunDir, changes: Mapping[str, Any] | None) -> Config:

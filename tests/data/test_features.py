@@ -107,7 +107,7 @@ def test_a_folder_becomes_features(tmp_path):
     [
         ({"train_labels": np.full(TRAIN, 200)}, "label"),
         ({"grey": True}, "grey"),
-        ({"test_images": None}, "test_images"),
+        ({"test_images": None}, "no test images"),
     ],
 )
 def test_nothing_is_cached_of_faulty_images(tmp_path, change, told):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.data.classes import Classes
 from fedsofim.data.owned import open_records
 from fedsofim.models import head
 
@@ -21,7 +22,7 @@ def test_records_are_mapped_and_equal_what_the_head_takes(
 ) -> None:
     np.savez(tmp_path / "mine.npz", **arrays)
     for _ in range(2):
-        records = open_records(tmp_path / "mine.npz", tmp_path / "state", 3)
+        records = open_records(tmp_path / "mine.npz", tmp_path / "state", Classes(3))
         assert isinstance(records.x, np.memmap)
         expected = head.examples(arrays["x"], arrays["y"], 3)
         assert records.examples().transformed is None
@@ -35,9 +36,9 @@ def test_a_changed_file_is_read_again_and_the_old_copy_goes(
 ) -> None:
     file, state = tmp_path / "mine.npz", tmp_path / "state"
     np.savez(file, **arrays)
-    open_records(file, state, 3)
+    open_records(file, state, Classes(3))
     np.savez(file, train_x=arrays["x"][:7], train_y=arrays["y"][:7])
-    assert open_records(file, state, 3).x.shape == (5, 7)
+    assert open_records(file, state, Classes(3)).x.shape == (5, 7)
     assert len(list(state.glob("records-*"))) == 1
 
 
@@ -55,14 +56,14 @@ def test_faults_name_the_file(
 ) -> None:
     np.savez(tmp_path / "mine.npz", **{**arrays, **change})
     with pytest.raises(ConfigError, match=message) as error:
-        open_records(tmp_path / "mine.npz", tmp_path / "state", 3)
+        open_records(tmp_path / "mine.npz", tmp_path / "state", Classes(3))
     assert "mine.npz" in str(error.value)
 
 
 def test_a_missing_file_and_a_label_too_many(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     with pytest.raises(ConfigError, match="there is no such data file"):
-        open_records(tmp_path / "none.npz", tmp_path, 3)
+        open_records(tmp_path / "none.npz", tmp_path, Classes(3))
     np.savez(tmp_path / "mine.npz", **arrays)
-    open_records(tmp_path / "mine.npz", tmp_path, 3)
+    open_records(tmp_path / "mine.npz", tmp_path, Classes(3))
     with pytest.raises(ConfigError, match="a label is 2, but there are 2 classes"):
-        open_records(tmp_path / "mine.npz", tmp_path, 2)
+        open_records(tmp_path / "mine.npz", tmp_path, Classes(2))

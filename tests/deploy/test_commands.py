@@ -59,9 +59,19 @@ def test_a_client_starts_with_what_its_owner_decided(client: Client, tmp_path: P
     assert (tmp_path / "mine" / "client.pub").exists()
 
 
+def test_a_client_declares_the_names_of_its_classes(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("fat\nsmooth muscle\ntumour\n")
+    for given in ("fat,smooth muscle,tumour", str(tmp_path / "names")):
+        command = client(classes=given, dir=tmp_path / "named")[-1]
+        node = client_app._node(parse_config_args([command[command.index("--node-config") + 1]]))
+        assert node is not None
+        assert node.agreed() == (3, ("fat", "smooth muscle", "tumour"))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"classes": "fat,fat,tumour"}, "fat is there twice"),
         ({"epsilon": -5}, "epsilon=-5.0: must be > 0"),
         ({"epsilon": "nan"}, "epsilon=nan: must be > 0"),
         ({"delta": 1.5}, "delta=1.5: must be between"),

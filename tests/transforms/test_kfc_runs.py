@@ -10,7 +10,7 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import flatten
 from fedsofim.core.errors import ConfigError
-from fedsofim.data.datasets import Dataset
+from fedsofim.data.records import Dataset
 from fedsofim.engines import stacked
 from fedsofim.engines.local import run
 from fedsofim.privacy.mechanism import SeededNoise
