@@ -92,7 +92,7 @@ def against_epsilon() -> None:
 
 
 def of_methods(names: Sequence[str]) -> None:
-    """Each method's accuracy by round beside DP-FedGD's, at epsilon 5, with the configs' settings."""
+    """The accuracy of each method by round beside DP-FedGD, at epsilon 5, as configured."""
     reference = _curve("fedgd")
     for name in names:
         lines = {name: _curve(name)}
