@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo setup test test-slow lint clean
+.PHONY: demo setup test test-slow lint docs clean
 
 demo: setup
 	$(BIN)/fedsofim run
@@ -13,7 +13,7 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml setup.py constraints.txt $(wildcard fedsofim/models/*.[ch])
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,export,test,tables,figures,lint]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,vision,export,test,tables,figures,lint,docs]'
 	touch $@
 
 # A process for each core, of one thread each; the tests of a file stay together.
@@ -27,6 +27,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	scripts/one_tree build/one && MYPYPATH=build/one $(BIN)/mypy
+
+# Every page and every notebook, run; nothing is loaded from elsewhere.
+docs: setup
+	DOCS_EXECUTE=true $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist *.egg-info fedsofim_kernel.*

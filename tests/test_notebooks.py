@@ -1,5 +1,6 @@
 """Every notebook in docs/ does what it shows."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -55,3 +56,38 @@ def test_the_first_steps_can_be_taken(executed, tmp_path):
         "ipython",
         "temporary",
     }  # nothing is written beside it
+
+
+def test_a_table_of_ones_own(executed):
+    told = "\n".join(texts(executed(DOCS / "your-table.ipynb")))
+    assert "rounds, accuracy 0." in told
+    private, plain = map(
+        float, re.search(r"epsilon 1: ([\d.]+), .*privacy: ([\d.]+)", told).groups()
+    )
+    assert 0.75 < private < plain + 0.01
+    assert "classes that are declared" in told
+    assert [line.split(",")[1] for line in told.split("label")[-1].split()[1:3]] == ["ill", "well"]
+
+
+def test_images_of_ones_own(executed):
+    pytest.importorskip("torch")
+    told = "\n".join(texts(executed(DOCS / "your-images.ipynb")))
+    assert "<sofim on folder: 15 rounds, accuracy " in told
+    assert "water" in told
+    assert "'card.md'" in told
+
+
+def test_a_method_of_ones_own(executed):
+    told = "\n".join(texts(executed(DOCS / "your-method.ipynb")))
+    assert "True" in told  # without momentum it is DP-FedGD, bit for bit
+    assert "momentun: no such key; did you mean momentum?" in told
+    assert "momentum=1.5: must be at least 0 and below 1" in told
+
+
+@pytest.mark.slow
+def test_a_hospital_deployment(executed, monkeypatch):
+    told = "\n".join(texts(executed(DOCS / "hospital.ipynb")))
+    assert "noise_multiplier" in told
+    assert "round 2 of 2" in told
+    assert "epsilon" in told
+    assert "'model.npz'" in told

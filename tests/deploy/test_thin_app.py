@@ -1,11 +1,9 @@
 """`fedsofim app`: an app that Flower accepts, small enough to be read."""
 
-import os
 import re
-import signal
 import subprocess
+import time
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from refusal import assert_refused
 
 from fedsofim.config.compose import compose
 from fedsofim.deploy import programs, rehearsal, signing
+from fedsofim.deploy.reach import Address, listens
 from fedsofim.deploy.rehearsal import free_port
 from fedsofim.deploy.thin_app import FLOWER, PACKAGE, write_app
 from fedsofim.federation.run_config import overrides_of, section
@@ -83,33 +82,37 @@ def test_it_can_be_signed_and_rehearsed_without_a_checkout(tmp_path, monkeypatch
 
 @pytest.fixture
 def flwr(tmp_path):
-    """`flwr run` on a local SuperLink of our own, which ends with the test."""
-    port = str(free_port())
+    """`flwr run` on a local SuperLink of our own, which ends with the test.
+
+    Flower would start one by itself, and give up on a busy machine after 15 s.
+    """
+    port = free_port()
     environment = programs.environment(
         FLWR_HOME=str(tmp_path / "flwr"),
-        FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=port,
+        FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(port),
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
     )
+    command = [programs.program("flower-superlink"), "--insecure", "--simulation"]
+    command += ["--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--control-api-address", f"127.0.0.1:{free_port()}"]
+    process = programs.start(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 180
+    while not listens(Address("127.0.0.1", port)):
+        assert process.poll() is None, "the SuperLink ended"
+        assert time.monotonic() < deadline, "the SuperLink does not come up"
+        time.sleep(0.5)
 
     def run(*arguments):
         command = [programs.program("flwr"), "run", *map(str, arguments), "--stream"]
-        for _ in range(3):  # Flower gives its daemon 15 s to start, which a busy machine may exceed
-            done = subprocess.run(
-                command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
-            )
-            told = done.stdout + done.stderr
-            if "Failed to start local SuperLink" not in told:
-                break
-        return told
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500
+        )
+        return done.stdout + done.stderr
 
     yield run
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = file.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if port.encode() in words and any(b"flower-superlink" in word for word in words):
-            os.kill(int(file.parent.name), signal.SIGTERM)
+    programs.end(process)
 
 
 @pytest.mark.slow

@@ -10,11 +10,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Distributions that are imported under another name.
 NAMES = {"yaml": "pyyaml", "hydra": "hydra-core", "PIL": "pillow", "sklearn": "scikit-learn"}
-NAMES |= {"Crypto": "pycryptodome"}
+NAMES |= {"Crypto": "pycryptodome", "griffe": "griffelib"}
 CALLS = ("optional", "find_spec", "importorskip", "reference")  # they import by name
 OURS = {"fedsofim", "fedsofim_kernel"}
 # Programs, plug-ins and stubs, which nothing imports.
 TOOLS = {"ruff", "mypy", "types-pyyaml", "pytest-xdist", "ipykernel"}
+TOOLS |= {"mkdocs-material", "mkdocstrings", "mkdocs-jupyter"}  # 'make docs'
 TOOLS |= {"onnx", "onnxscript"}  # torch's exporter imports them
 PACKAGE = ("fedsofim", "strategies", "clients", "data")
 
@@ -26,7 +27,7 @@ def distributions(requirements):
 BASE = distributions(PROJECT["project"]["dependencies"])
 EXTRAS = {k: distributions(v) for k, v in PROJECT["project"]["optional-dependencies"].items()}
 # What a user who asked for it installs with the package; the others are for its developers.
-FOR_USERS = set().union(*(EXTRAS[name] for name in EXTRAS.keys() - {"test", "lint"}))
+FOR_USERS = set().union(*(EXTRAS[name] for name in EXTRAS.keys() - {"test", "lint", "docs"}))
 
 
 def named(node):
