@@ -35,6 +35,7 @@ from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.extraction import embed, inputs, probe_features, smallest
 from fedsofim.data.features import Extraction, provenance, quantise
 from fedsofim.data.images import Split
+from fedsofim.data.probe_cache import COUNT as PROBES
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 
 MANTISSA = 4  # bits of a weight's mantissa that are kept
@@ -43,7 +44,6 @@ STEPS = (15, 31, 63, 127, 255)
 LOSS = 0.002  # of a linear head's accuracy, that fewer steps may cost
 LARGEST = 45_000_000  # bytes of all files together
 SHARD, BATCH = 4096, 256
-PROBES = FeaturesConfig().probes
 # LZMA, told that the data come in pairs of bytes; there is nothing to gain from a longer search.
 XZ = [{"id": lzma.FILTER_LZMA2, "preset": 1, "lc": 0, "lp": 1, "pb": 1}]
 
@@ -176,7 +176,7 @@ class Maker:
         arrays["probe_x"] = self.probes()
         coded = coarsest(arrays)
         file = self.out / "embedded" / f"{dataset}-{self.name}.npz"
-        save_small(file, npz.seal(coded, provenance(found, images.classes)))
+        save_small(file, npz.seal(coded, provenance(found, images.classes.count)))
         zeros = float((arrays["train_x"] == 0).mean())
         print(f"{file}: {file.stat().st_size / 1e6:.2f} MB, {zeros:.0%} zeros", flush=True)
 
