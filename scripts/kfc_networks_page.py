@@ -48,6 +48,9 @@ def table(study: "Study", model: str) -> Iterator[str]:
     from kfc_networks import CLIENTS, EPSILONS, arms
 
     found = cells(study, model)
+    if not found:
+        yield f"**{TITLES[model]}:** not run yet."
+        return
     where = [(c, e) for c in CLIENTS for e in EPSILONS]
     heads = [f"{'central' if c == 1 else f'{c} clients'}, eps {e}" for c, e in where]
     yield row(TITLES[model], *heads)
@@ -71,6 +74,9 @@ def settings(study: "Study", model: str) -> Iterator[str]:
     from kfc_networks import arms
 
     tuned = study.place.size.tuned
+    if not any(study.best(model, arm, e) for arm in arms(model) for e in tuned):
+        yield f"**{TITLES[model]}:** not chosen yet."
+        return
     yield row(TITLES[model], *(f"eps {e}" for e in tuned))
     yield row("---", *["---:"] * len(tuned))
     for arm in arms(model):
