@@ -253,10 +253,10 @@ def noisy_gradients(
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
     z, data = plan.client_noise_multiplier, heads_data(clients)
     if isinstance(noise, Seeded) and data is not None:
-        S = gradient_sums(thetas, data, plan.clip)
-        S += noise.gaussians(S, plan.clip, z, [i for i, _ in clients], draw)
-        S /= sizes_like(S, data)
-        return S
+        noisy = gradient_sums(thetas, data, plan.clip)
+        noisy += noise.gaussians(noisy, plan.clip, z, [i for i, _ in clients], draw)
+        noisy /= sizes_like(noisy, data)
+        return noisy
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
         source = noise(i, draw)

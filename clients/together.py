@@ -56,18 +56,14 @@ def noisy_sums(
     """
     out, data = np.empty((len(clients), *theta.shape), np.int64), heads_data(clients)
     if isinstance(noise, Seeded) and data:
-        S = gradient_sums(np.broadcast_to(theta, out.shape), data, plan.clip)
-        z, ids, unit = (
-            plan.client_noise_multiplier,
-            [i for i, _ in clients],
-            data[0].unit(plan.clip),
-        )
-        return _whole(S, unit) + _whole(noise.gaussians(S, plan.clip, z, ids, draw), unit)
+        sums = gradient_sums(np.broadcast_to(theta, out.shape), data, plan.clip)
+        ids, unit = [i for i, _ in clients], data[0].unit(plan.clip)
+        drawn = noise.gaussians(sums, plan.clip, plan.client_noise_multiplier, ids, draw)
+        return _whole(sums, unit) + _whole(drawn, unit)
     for total, (i, D) in zip(out, clients, strict=True):
         source = noise(i, draw)
         S = D.gradient_sum(theta, plan.clip, source.exact)
-        value, drawn = in_units(S, plan.client_noise_multiplier, source, D.unit(plan.clip))
-        np.add(value, drawn, out=total)
+        np.add(*in_units(S, plan.client_noise_multiplier, source, D.unit(plan.clip)), out=total)
     return out
 
 

@@ -52,8 +52,8 @@ def small_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
         norm = [D.transformed.norm for D in data if D.transformed]
     out = np.empty((n, S, K, width), np.float32)
     clipped_sums(out, thetas.reshape(out.shape), x, target, norm, C, U)
-    out = out.reshape(thetas.shape)
-    return out if t is None else np.asarray(t.U_G @ out @ t.U_A)
+    totals: Array = out.reshape(thetas.shape)
+    return totals if t is None else np.asarray(t.U_G @ totals @ t.U_A)
 
 
 def gradient_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:

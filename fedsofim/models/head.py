@@ -281,7 +281,7 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
         The sum, of the shape of `theta`.
     """
     if crowd.is_small(theta, data):
-        return crowd.small_sums(theta[None], [data], clip)[0]
+        return np.asarray(crowd.small_sums(theta[None], [data], clip)[0])
     *heads, K, width = theta.shape
     rows, t = math.prod(heads) * K, data.transformed
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
