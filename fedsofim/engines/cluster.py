@@ -39,7 +39,7 @@ def _speaks(place: str) -> bool:
     """Whether somebody there speaks Ray's protocol; with certificates only Ray can tell."""
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
         return True
-    import grpc
+    import grpc  # type: ignore[import-untyped]
 
     with grpc.insecure_channel(place) as channel:
         try:
@@ -72,14 +72,15 @@ class Cluster(NamedTuple):
 
         here: dict[str, Any] = {"num_cpus": self.jobs, "include_dashboard": False}
         where: dict[str, Any] = {"address": self.address} if self.address else here
-        quiet = {"logging_level": "error", "log_to_driver": False}
+        quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
         try:
             ray.init(runtime_env={"env_vars": dict(variables)}, **where, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             told = " ".join(str(error).split())[:200]
             raise ConfigError(f"address={self.address or 'here'}: no Ray ({told})") from None
         try:
-            yield max(1, int(ray.cluster_resources().get("CPU", 1)))
+            there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+            yield max(1, int(there.get("CPU", 1)))
         finally:
             ray.shutdown()
 
