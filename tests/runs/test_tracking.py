@@ -34,6 +34,7 @@ def test_tensorboard_reads_every_round(run):
     assert not {"seed", "client_accuracy"} & set(events.Tags()["scalars"])
 
 
+@pytest.mark.slow  # it makes a data base
 def test_mlflow_reads_rounds_settings_and_the_end(run, monkeypatch):
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
