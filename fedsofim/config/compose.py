@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedsofim.config.auto import Sizes
 from fedsofim.config.chosen import settings_for
-from fedsofim.config.overrides import errors_in_one_line
+from fedsofim.config.overrides import errors_in_one_line, listed
 from fedsofim.config.parts import offer
 from fedsofim.config.settle import default_settings, settle
 from fedsofim.core.shipped import shipped
@@ -132,6 +132,7 @@ def compose(
         sizes: how much data there is, where somebody knows; else it is counted where it matters.
         base: what relative paths are relative to; by default the working directory.
     """
+    overrides = listed(overrides)
     with errors_in_one_line(overrides):
         return plain(_compose(overrides), default_settings(overrides)[1], sizes, base)
 
@@ -152,7 +153,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    choices = []
+    choices, overrides = [], listed(overrides)
     with errors_in_one_line(overrides):
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     for override in parsed:

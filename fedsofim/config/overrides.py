@@ -23,6 +23,16 @@ def errors_in_one_line(overrides: Sequence[str]) -> Iterator[None]:
         raise ConfigError(_in_one_line(str(error), overrides)) from None
 
 
+def listed(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with the commas of `track=` as one value rather than a choice of several.
+
+    >>> listed(["seed=0,1", "track=tensorboard,wandb"])
+    ['seed=0,1', "track='tensorboard,wandb'"]
+    """
+    plain = re.compile(r"track=[\w.:]+(,[\w.:]+)*")
+    return [f"track='{given[6:]}'" if plain.fullmatch(given) else given for given in overrides]
+
+
 def _interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C is behind an error: OmegaConf fails in cleaning up, and Hydra reports that."""
     while error is not None and not isinstance(error, KeyboardInterrupt):

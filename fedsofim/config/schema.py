@@ -125,6 +125,8 @@ class Config:
         start_share: the part of $\mu^2$ that this head spends.
         average: what is evaluated and written: the last iterate (`none`), the mean of those of the
             last quarter of the rounds (`tail`), or an exponential average (`ema`).
+        track: who else is told of the run: tensorboard, mlflow, wandb or package.module:Tracker,
+            separated by commas.
         note: how its settings were chosen, for people.
     """
 
@@ -150,6 +152,7 @@ class Config:
     start_share: float = 0.1
     average: Average = "none"
     secagg: SecAgg = field(default_factory=SecAgg)
+    track: str | None = None
     note: str = ""
     text: str = ""
 

@@ -20,7 +20,7 @@ from fedsofim.privacy.plan import Plan
 
 # What changes speed or place and never a result, so that a run may go on with another.
 FREE = (
-    *("engine.", "output.", "features.cache", "features.batch", "features.device"),
+    *("engine.", "output.", "track", "features.cache", "features.batch", "features.device"),
     *("dataset.path", "dataset.root", "dataset.download"),  # the content's hash is checked
 )
 # The start of what was released in rounds that a crash lost, and that are released anew.

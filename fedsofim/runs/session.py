@@ -32,6 +32,7 @@ from fedsofim.runs.scoring import score
 from fedsofim.runs.stopping import stop_requests
 from fedsofim.runs.theorems import conclude
 from fedsofim.runs.theory import Theory
+from fedsofim.runs.tracking import Tracked, trackers
 
 
 class Trained(NamedTuple):
@@ -73,6 +74,7 @@ def run(
     observer = observer or Observer()
     experiment = experiment or ready(parse(values), observer, engine)
     config, state = experiment.config, begin(experiment)
+    trackers(config.track)  # a mistake in their names comes before the directory
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
@@ -204,6 +206,10 @@ def train(
         place is not None or not config.output.theory,
         "output.theory=true: is written to the run's directory; name one",
     )
+    if config.track:
+        require(place is not None, f"track={config.track}: is for runs with a directory; name one")
+        assert place is not None
+        observer = Tracked(observer, trackers(config.track), place.path)
     promise = state.record.epsilon(config, experiment.plan, config.rounds)
     if place and config.output.counts and "counts" in experiment.partition:
         place.write("partition.svg", heat_map_of(experiment.partition).encode())

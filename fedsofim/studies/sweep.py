@@ -49,6 +49,9 @@ class Sweep(NamedTuple):
             require(engine == "local", f"engine={engine}: a sweep needs engine=local")
             told = "output.theory=true: a sweep stacks runs; measure one with 'fedsofim run'"
             require(not config.output.theory, told)
+            require(
+                not config.track, f"track={config.track}: a sweep stacks runs; track single ones"
+            )
         if (path / "sweep.json").is_file():
             begun = cls.open(path)
             require(
