@@ -118,7 +118,7 @@ def flwr(tmp_path):
 @pytest.mark.slow
 def test_flwr_run_gives_the_local_run(flwr, tmp_path):
     place = write_app(tmp_path / "hospital", ["strategy=fedgd", "privacy.epsilon=2"])
-    config = f'rounds=3 overrides="output.dir={tmp_path}/flwr-run"'
+    config = f'rounds=3 overrides="output.dir={tmp_path}/flwr-run engine.wait=400"'
     told = flwr(place, "--run-config", config)
     assert "round 3 of 3: accuracy" in told, told
     here = f"output.dir={tmp_path}/local"
@@ -139,5 +139,6 @@ def test_our_strategy_in_somebody_elses_app(flwr, root):
     assert "epsilon 6.33 at delta 1e-05 for one record of a client" in told, told
     assert "that is up to the clients" in told
     last = re.findall(r"MetricRecord: \{'accuracy': ([\d.]+)", told)
-    assert len(last) == 31, told  # before the first round, and after each of thirty
-    assert float(last[-1]) > 0.75  # 0.87; chance is 0.1
+    assert "[ROUND 30/30]" in told
+    assert len(last) >= 30, told
+    assert float(last[-1]) > 0.75  # chance is 0.1

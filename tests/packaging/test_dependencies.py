@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Distributions that are imported under another name.
 NAMES = {"yaml": "pyyaml", "hydra": "hydra-core", "PIL": "pillow", "sklearn": "scikit-learn"}
-NAMES |= {"Crypto": "pycryptodome", "griffe": "griffelib"}
+NAMES |= {"Crypto": "pycryptodome", "griffe": "griffelib", "mkdocs": "mkdocs-material"}
 CALLS = ("optional", "find_spec", "importorskip", "reference")  # they import by name
 OURS = {"fedsofim", "fedsofim_kernel"}
 # Programs, plug-ins and stubs, which nothing imports.
