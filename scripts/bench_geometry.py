@@ -2,8 +2,8 @@
 
     OPENBLAS_NUM_THREADS=1 python scripts/bench_geometry.py [dataset=pathmnist ...]
 
-Runs of DP-FedGD with and without `transform=private` take turns; the least of each is compared. CPU
-time is what the process itself used, and the least of it what others on the machine slowed least.
+Runs of DP-FedGD with and without `transform=private` take turns. CPU time is what the process
+itself used, and the least of it, of a round and of each stage, what others slowed least.
 """
 
 import sys
@@ -27,8 +27,8 @@ KINDS = {
 }
 
 
-def timed(experiment: Experiment) -> tuple[float, float]:
-    """The CPU seconds of the set-up, with the first round's mapping, and of a later round."""
+def timed(experiment: Experiment) -> list[float]:
+    """The CPU seconds of each stage, of the first round, which maps records, and of a later one."""
     times = [time.process_time()]
 
     def on_round(now: RunState, G: Array | None, **notes: Any) -> bool:
@@ -38,8 +38,7 @@ def timed(experiment: Experiment) -> tuple[float, float]:
     run(experiment, begin(experiment), on_round)
     spent = [after - before for before, after in pairwise(times)]
     stages = len(experiment.config.stages)
-    later = min(spent[stages + 1 :])
-    return sum(spent[: stages + 1]) - later, later
+    return [*spent[: stages + 1], min(spent[stages + 1 :])]
 
 
 def main() -> None:
@@ -48,13 +47,14 @@ def main() -> None:
         name: prepare(parse(compose([*GIVEN, *more, f"rounds={ROUNDS}", *sys.argv[1:]])))
         for name, more in KINDS.items()
     }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ready}
+    found: dict[str, list[list[float]]] = {name: [] for name in ready}
     for _ in range(REPEATS):
         for name, experiment in ready.items():
             found[name].append(timed(experiment))
-    plain = min(later for _, later in found["plain"])
-    for name, pairs in found.items():
-        setup, later = (min(values) for values in zip(*pairs, strict=True))
+    plain = min(spent[-1] for spent in found["plain"])
+    for name, runs in found.items():
+        *stages, later = (min(values) for values in zip(*runs, strict=True))
+        setup = sum(stages) - later
         print(
             f"{name}: set-up {1e3 * setup:.1f} ms of CPU, {setup / plain:.1f} rounds' worth; "
             f"a round {1e3 * later:.1f} ms, {later / plain:.2f} x"
