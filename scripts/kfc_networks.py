@@ -168,8 +168,10 @@ class Run(NamedTuple):
 
 def grid(size: Size, model: str, arm: str, epsilon: float) -> list[Run]:
     """What an arm chooses from."""
-    kfc, more = "KFC" in arm, TEXTS if model == "text" else 1
-    pairs = [(size.clips[0], d) for d in size.dampings] if kfc else [(c, None) for c in size.clips]
+    more = TEXTS if model == "text" else 1
+    pairs: list[tuple[float, float | None]] = [(clip, None) for clip in size.clips]
+    if "KFC" in arm:
+        pairs = [(size.clips[0], damping) for damping in size.dampings]
     return [
         Run(model, arm, 1, epsilon, rate, clip, damping, TUNING)
         for clip, damping in pairs

@@ -180,7 +180,7 @@ def _root(C: Array, damping: float, floor: float, least: float) -> Array:
     """`inverse_root`, remembering large ones: the first layer sees the same probes each time."""
     if len(C) < WIDE:
         return inverse_root(C, damping, floor, least)
-    key = (sha256(np.ascontiguousarray(C)).digest(), damping, floor, least)
+    key = (sha256(C.tobytes()).digest(), damping, floor, least)
     U = _roots.pop(key, None)
     if U is None:
         U = inverse_root(C, damping, floor, least)
