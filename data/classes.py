@@ -6,8 +6,8 @@ is what its name says.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,8 @@ LONGEST, MOST = 100, 10_000
 FORBIDDEN = ",|\"'"
 
 
-class Classes(NamedTuple):
+@dataclass(frozen=True)
+class Classes:
     """How many classes there are, and what they are called if that is known."""
 
     count: int

@@ -66,7 +66,9 @@ def open_records(file: Path, cache: Path, classes: Classes) -> Records:
     """
     require(file.is_file(), f"{file}: there is no such data file")
     stat = file.stat()
-    source = repr((str(file.resolve()), stat.st_size, stat.st_mtime_ns, tuple(classes)))
+    source = repr(
+        (str(file.resolve()), stat.st_size, stat.st_mtime_ns, classes.count, classes.names)
+    )
     place = cache / f"records-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     if not place.is_dir():
         x, y = _read(file, classes)

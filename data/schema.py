@@ -73,7 +73,7 @@ class Category:
         >>> Category(("a", "b")).coded(np.array(["b", "x", ""])).tolist()
         [[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
         """
-        return (values[:, None] == np.array(self.values)).astype(np.float32)
+        return np.asarray(values[:, None] == np.array(self.values), np.float32)
 
 
 @dataclass(frozen=True)

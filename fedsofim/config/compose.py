@@ -51,7 +51,8 @@ def known_statistics(*, _root_: DictConfig) -> str | None:
     given = OmegaConf.select(_root_, "dataset.path") is not None
     weights = OmegaConf.select(_root_, "backbone.weights")
     backbone = OmegaConf.select(_root_, "backbone.name")
-    return None if own or given or weights != "own" else f"{backbone}-cifar100"
+    others = ":" in str(backbone)
+    return None if own or given or others or weights != "own" else f"{backbone}-cifar100"
 
 
 OmegaConf.register_new_resolver("public_statistics", known_statistics, replace=True)

@@ -75,7 +75,8 @@ def read_member(
         if type(said) is not int or not 1 <= said <= most:
             raise NodeError(f"client {i}: {what}={shown(said)}: must be a number from 1 to {most}")
     texts = [str(values.get(what, ""))[:LONGEST_KEY] for what in ("key", "peers")]
-    return Member(True, i, *(values[what] for what in limits), *texts, _names(i, values))
+    numbers = [values[what] for what in limits]
+    return Member(True, i, *numbers, *texts, names=_names(i, values))
 
 
 def _names(client: int, values: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ def test_a_client_declares_the_names_of_its_classes(client: Client, tmp_path: Pa
         command = client(classes=given, dir=tmp_path / "named")[-1]
         node = client_app._node(parse_config_args([command[command.index("--node-config") + 1]]))
         assert node is not None
-        assert node.agreed() == (3, ("fat", "smooth muscle", "tumour"))
+        assert node.agreed().names == ("fat", "smooth muscle", "tumour")
 
 
 @pytest.mark.parametrize(
