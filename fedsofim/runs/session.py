@@ -74,7 +74,8 @@ def run(
     observer = observer or Observer()
     experiment = experiment or ready(parse(values), observer, engine)
     config, state = experiment.config, begin(experiment)
-    trackers(config.track)  # a mistake in their names comes before the directory
+    if config.track:
+        trackers(config.track)  # a mistake in their names comes before the directory
     chosen = Path(config.output.dir) if config.output.dir else None
     path = directory or chosen or _unused(Path(config.output.root), config.name)
     place = RunDir.create(path, values, experiment.partition, state)
