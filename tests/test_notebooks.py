@@ -80,7 +80,7 @@ def test_images_of_ones_own(executed):
 def test_a_method_of_ones_own(executed):
     told = "\n".join(texts(executed(DOCS / "your-method.ipynb")))
     assert "True" in told  # without momentum it is DP-FedGD, bit for bit
-    assert "momentun: no such key; did you mean momentum?" in told
+    assert "momentun: no such key; did you mean strategy.momentum?" in told
     assert "momentum=1.5: must be at least 0 and below 1" in told
 
 

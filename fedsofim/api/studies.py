@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from fedsofim.api.config import Config, Words, named, text
+from fedsofim.api.config import Config, Words, named
 from fedsofim.api.data import labelled
 from fedsofim.api.history import frame
 from fedsofim.api.training import observer_for
+from fedsofim.config.words import text
 from fedsofim.core.errors import require
 from fedsofim.runs.calibration import Calibration, calibration
 from fedsofim.runs.directory import Row

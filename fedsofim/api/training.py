@@ -18,10 +18,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from fedsofim.api.config import WORDS, Config, Words
+from fedsofim.api.config import Config, Words
 from fedsofim.api.data import Labelled, labelled
 from fedsofim.api.history import History
 from fedsofim.api.model import Model
+from fedsofim.config.words import WORDS
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.runs import session
