@@ -60,7 +60,7 @@ class Simulation:
         def work(who: Array) -> Array:
             group = [self.clients[i] for i in who]
             if self.together:
-                return stage_sums(stage, t, group, received, plan, noise).sum(axis=0)
+                return np.asarray(stage_sums(stage, t, group, received, plan, noise).sum(axis=0))
             return release_stage(stage, t, group, received, plan, noise)
 
         parts = self._in_groups(work, everyone, length)
@@ -99,7 +99,8 @@ class Simulation:
                 yield sent
 
         if self.together:
-            G = round_mean(program, received, self.plan, sum(parts()), self._crowd(sizes))
+            total = np.asarray(sum(parts()))
+            G = round_mean(program, received, self.plan, total, self._crowd(sizes))
             G = G.astype(received["theta"].dtype)
         else:
             G = self._combined(parts(), sizes, stacked=self.stacked)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedsofim.federation.roster import Member
+from fedsofim.federation.members import Member
 from fedsofim.federation.terms import Terms
 from fedsofim.secagg.primitives import PublicKey, load_public, simulated_key
 

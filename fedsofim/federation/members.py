@@ -74,9 +74,9 @@ def read_member(
         said = values[what]
         if type(said) is not int or not 1 <= said <= most:
             raise NodeError(f"client {i}: {what}={shown(said)}: must be a number from 1 to {most}")
-    texts = [str(values.get(what, ""))[:LONGEST_KEY] for what in ("key", "peers")]
-    numbers = [values[what] for what in limits]
-    return Member(True, i, *numbers, *texts, names=_names(i, values))
+    size, features, classes = (values[what] for what in limits)
+    key, peers = (str(values.get(what, ""))[:LONGEST_KEY] for what in ("key", "peers"))
+    return Member(True, i, size, features, classes, key, peers, _names(i, values))
 
 
 def _names(client: int, values: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -63,7 +64,8 @@ def _std(bound: Scale, z: Scale) -> Scale | None:
     return None if z == 0 else bound * z
 
 
-class Seeded(NamedTuple):
+@dataclass(frozen=True)
+class Seeded:
     """The noise of every client of a simulation in a round, by client and number of the draw.
 
     Attributes:
