@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 
 
-def write_statistics(features: np.ndarray, out: Path) -> None:
-    """Write the statistics of features `(N, F)`."""
+def write_statistics(features: np.ndarray, out: Path, dtype: type = np.float32) -> None:
+    """Write the statistics of features `(N, F)`, the covariance in this precision."""
     x = features.astype(np.float64)
     mean = x.mean(axis=0)
     centred = x - mean
     np.savez(
         out,
         mean=mean.astype(np.float32),
-        covariance=(centred.T @ centred / len(x)).astype(np.float32),
+        covariance=(centred.T @ centred / len(x)).astype(dtype),
         radius=np.float32(np.median(np.linalg.norm(x, axis=1))),
         centred_radius=np.float32(np.median(np.linalg.norm(centred, axis=1))),
     )
