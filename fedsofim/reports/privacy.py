@@ -66,7 +66,7 @@ def _ends(found: "Found", released: Released) -> list[int]:
     """The last round that each row is about."""
     starts = [start for start in released.start.tolist() if start >= 0]
     done = found.rows[-1]["round"] if found.rows else 0
-    later = dict(zip(starts, [*starts[1:], done], strict=True))
+    later = dict(zip(starts, [*starts[1:], done], strict=False))  # of no round, no end
     return [later.get(start, 0) for start in released.start.tolist()]
 
 

@@ -48,7 +48,7 @@ class Pair(NamedTuple):
 def of_records(features: Array, labels: Sequence[int], classes: int, present: int) -> Examples:
     """Examples of which all but the first `present` contribute nothing, and are only counted."""
     data = examples(features.astype(np.float32), np.asarray(labels), classes)
-    data.x[:, present:] = data.target[:, present:] = 0
+    data.x[:, present:] = data.target[:, present:] = data.norm[present:] = 0
     return data
 
 

@@ -89,7 +89,7 @@ def test_medmnist_is_downloaded_only_when_allowed(monkeypatch, tmp_path):
         locate(DatasetConfig(name="bloodmnist"), tmp_path / "cache")
     found = locate(DatasetConfig(name="bloodmnist", download=True), tmp_path / "cache")
     assert found.files == [tmp_path / "cache" / "images" / "bloodmnist.npz"]
-    assert found.open().classes == 8
+    assert found.open().classes.count == 8
     assert "CC BY 4.0" in found.licence()
 
 
