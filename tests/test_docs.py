@@ -69,7 +69,7 @@ def check(words: tuple[str, ...]) -> None:
         return
     assert command in COMMANDS, f"{command}: no such command"
     options = import_module(f"fedsofim.cli.{command}").parser()
-    if command == "deploy":
+    if command == "deploy" and rest:
         check_deploy(options, rest)
     elif rest and "--help" not in rest:
         chosen = options.read(rest)

@@ -45,6 +45,7 @@ class Words(TypedDict, total=False):
     start: str
     start_share: float
     average: str
+    track: str | None
     malicious_fraction: float
     epsilon: float
     delta: float

@@ -28,8 +28,10 @@ def listed(overrides: Sequence[str]) -> list[str]:
 
     >>> listed(["seed=0,1", "track=tensorboard,wandb"])
     ['seed=0,1', "track='tensorboard,wandb'"]
+    >>> listed(["track=null"])
+    ['track=null']
     """
-    plain = re.compile(r"track=[\w.:]+(,[\w.:]+)*")
+    plain = re.compile(r"track=[\w.:]+(,[\w.:]+)+")
     return [f"track='{given[6:]}'" if plain.fullmatch(given) else given for given in overrides]
 
 

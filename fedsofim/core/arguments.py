@@ -30,6 +30,9 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options and words of a command, in any order."""
+        if self.add_help and {"-h", "--help"} & {*arguments}:
+            self.print_help()  # argparse takes the words' defaults away while it reads them so
+            self.exit()
         chosen, rest = self.parse_known_intermixed_args(list(arguments))
         for word in rest:
             hint = self.unknown(word) if self.unknown else ""

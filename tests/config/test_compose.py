@@ -31,6 +31,7 @@ def overrides(group, option):
     rule = [f"strategy={RULE_OF[option]}"] if group == "client" else []
     needs = {
         "npz": ["dataset.path=some.npz"],
+        "table": ["dataset.path=some.csv"],
         "folder": ["dataset.root=some"],
         "owners": ["dataset.classes=3"],
         "oracle": ["privacy=none"],
