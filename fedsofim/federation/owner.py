@@ -27,6 +27,7 @@ from fedsofim.clients.program import Client, Program, release_stage, transformed
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import remove_drafts, write_whole
+from fedsofim.data import npz
 from fedsofim.federation.terms import Request, Terms
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.account import agreed, next_event, stage_event
@@ -233,12 +234,12 @@ class Owner:
         if not file.exists():
             return None
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                flat = dict(arrays)
+            flat = npz.read(file)
             memory = {k[7:]: v for k, v in flat.items() if k.startswith("memory.")}
             return _Saved(str(flat["digest"]), flat["release"], int(flat["made"]), memory)
         except Exception as error:  # a damaged archive can fail in any of its parts
-            raise RefusedError(f"{file}: is damaged ({error})", Refusal.LOST) from None
+            why = str(error).removeprefix(f"{file}: ")
+            raise RefusedError(f"{file}: is damaged ({why})", Refusal.LOST) from None
 
     def _save(self, file: Path, saved: _Saved) -> None:
         buffer = BytesIO()
