@@ -166,7 +166,8 @@ def open_images(place: Path) -> tuple[Images, Images, int]:
         root=None if npz else str(place),
     )
     found = locate(config, place).open()
-    return Images.read(found.splits["train"]), Images.read(found.splits["test"]), found.classes.count
+    train, test = (Images.read(found.splits[name]) for name in ("train", "test"))
+    return train, test, found.classes.count
 
 
 def parse() -> argparse.Namespace:
