@@ -7,6 +7,7 @@ import hashlib
 import json
 import lzma
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +21,12 @@ from numpy.lib import format as npy
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 
-# What reading a damaged archive can raise.
+# What reading a damaged archive can raise: zipfile, for one that is said to be encrypted, a
+# RuntimeError, and NumPy, for a header that is no Python, what Python's own tokenizer does.
 DAMAGE = (
-    *(OSError, ValueError, EOFError, KeyError, NotImplementedError),
+    *(OSError, ValueError, EOFError, KeyError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(tokenize.TokenError, SyntaxError),
 )
 # How many times its packed size an array can have: NumPy stores or deflates, and the embedded
 # features of VGG-16 are packed by LZMA, not as tightly as this.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,3 +76,25 @@ def test_an_archive_that_claims_more_than_its_file_can_hold(tmp_path: Path) -> N
         archive._didModify = True
     with pytest.raises(ConfigError, match=r"x claims 10,000,000,\d+ bytes, of a file of"):
         npz.read(file)
+
+
+@pytest.mark.parametrize("read", [npz.read, npz.headers])
+def test_what_is_said_to_be_encrypted_is_refused(tmp_path: Path, read: Any) -> None:
+    file = tmp_path / "x.npz"
+    np.savez(file, x=np.zeros(3))
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b"PK\1\2") + 8] |= 1
+    file.write_bytes(raw)
+    with pytest.raises(ConfigError, match=r"not a readable \.npz file"):
+        read(file)
+
+
+@pytest.mark.parametrize("read", [npz.read, npz.headers])
+def test_a_header_that_is_no_python_is_refused(tmp_path: Path, read: Any) -> None:
+    file = tmp_path / "x.npz"
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,"
+    with zipfile.ZipFile(file, "w") as archive:
+        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        archive.writestr("x.npy", start + header + bytes(12))
+    with pytest.raises(ConfigError, match=r"not a readable \.npz file"):
+        read(file)
