@@ -1,7 +1,8 @@
 """Runs in the trackers that people use: `track=tensorboard,mlflow,wandb`, or a class of one's own.
 
 What a tracker is told may leave this machine, so it is told what epsilon covers: the rows of
-`metrics.jsonl` and the summary, without the seed, paths and the scores of single clients.
+`metrics.jsonl` and the summary, without the seed, paths and the scores of single clients. Personal
+models are scored on what their clients hold, so of those no score is told at all.
 """
 
 import os
@@ -18,7 +19,12 @@ from fedsofim.runs.observer import Observer
 from fedsofim.runs.record import dotted
 
 # Keys of a config that say nothing about a method, or too much about a run.
-KEPT_BACK = ("seed", "output.", "track", "dataset.path", "dataset.root", "features.cache")
+KEPT_BACK = (
+    *("seed", "output.", "track", "dataset.path", "dataset.root", "dataset.schema"),
+    *("dataset.test", "features.cache", "backbone.weights"),
+)
+# What is told even where every score is one of clients' own records.
+NO_SCORE = ("epsilon", "delta", "gradient_norm", "noise_norm", "seconds")
 
 
 class Tracker:
@@ -147,7 +153,7 @@ class Tracked(Observer):
 
     def __init__(self, inner: Observer, told: Sequence[Tracker], directory: Path) -> None:
         self._inner, self._told, self._directory = inner, told, directory
-        self._begun = self._ended = False
+        self._begun = self._ended = self._personal = False
 
     def announce(self, experiment: Experiment, epsilon: float, done: int) -> None:
         import json
@@ -156,17 +162,21 @@ class Tracked(Observer):
         shown = {k: v for k, v in values.items() if not k.startswith(KEPT_BACK)}
         for one in self._told:
             one.begin(self._directory.name, shown, self._directory)
-        self._begun = True
+        self._begun, self._personal = True, bool(experiment.own_tests)
         self._inner.announce(experiment, epsilon, done)
 
     def round(self, row: Row) -> None:
         for one in self._told:
-            one.log(row["round"], numbers(row))
+            one.log(row["round"], self._known(row))
         self._inner.round(row)
 
     def result(self, summary: Row, rows: list[Row], path: Path | None) -> None:
-        self._end(numbers(summary))
+        self._end(self._known(summary))
         self._inner.result(summary, rows, path)
+
+    def _known(self, row: Row) -> dict[str, float]:
+        told = numbers(row)
+        return {k: v for k, v in told.items() if k in NO_SCORE} if self._personal else told
 
     def close(self) -> None:
         self._end({})

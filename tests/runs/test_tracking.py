@@ -102,6 +102,19 @@ def test_a_tracker_of_one_s_own_hears_all_and_several_go_together(run, tmp_path,
     assert [entry[1] for entry in told[6:8]] == [4, 5]
 
 
+def test_of_personal_models_no_score_is_told(run, tmp_path, monkeypatch):
+    """Each is scored on its own client's records."""
+    text = OWN.replace("sorted(values)[0]", "sorted(values)").replace("begin", "start")
+    (tmp_path / "scoreless.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    run("scoreless:Mine", "strategy=pfedsop")
+    rounds = [entry for entry in sys.modules["scoreless"].Mine.told if entry[0] == "log"]
+    assert len(rounds) == 3
+    for _, _, names in rounds:
+        assert "seconds" in names
+        assert not any("accuracy" in name or "loss" in name for name in names)
+
+
 def _has(name):
     try:
         __import__(name)
