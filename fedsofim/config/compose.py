@@ -142,6 +142,7 @@ def shown(overrides: Sequence[str], *, resolve: bool) -> str:
     """The config as YAML: what a run will use or, not resolved, how its values come about."""
     if resolve:
         return yaml.safe_dump(compose(overrides), sort_keys=False)
+    overrides = listed(overrides)
     with errors_in_one_line(overrides):
         return OmegaConf.to_yaml(_compose(overrides))
 
@@ -176,7 +177,7 @@ def compose_many(combinations: Sequence[Sequence[str]]) -> Iterator[dict[str, An
 
     parser = OverridesParser.create()
     composed: dict[Any, DictConfig] = {}
-    for overrides in combinations:
+    for overrides in map(listed, combinations):
         with errors_in_one_line(overrides):
             values = {
                 o.key_or_group: o.value()

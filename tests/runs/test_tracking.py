@@ -4,8 +4,9 @@ import json
 import sys
 
 import pytest
+import yaml
 
-from fedsofim.config.compose import compose
+from fedsofim.config.compose import compose, compose_many, shown
 from fedsofim.core.errors import ConfigError
 from fedsofim.runs import session
 from fedsofim.runs.tracking import Tracker
@@ -100,6 +101,12 @@ def test_a_tracker_of_one_s_own_hears_all_and_several_go_together(run, tmp_path,
     assert told[4:] == [("end", True)]
     session.resume(path, {"rounds": 5, "privacy.epsilon": 12})
     assert [entry[1] for entry in told[6:8]] == [4, 5]
+
+
+def test_several_trackers_are_one_value_wherever_a_config_is_made():
+    given = ["track=tensorboard,wandb"]
+    made = [compose(given), *compose_many([given]), yaml.safe_load(shown(given, resolve=False))]
+    assert [one["track"] for one in made] == ["tensorboard,wandb"] * 3
 
 
 def test_of_personal_models_no_score_is_told(run, tmp_path, monkeypatch):
