@@ -28,6 +28,9 @@ class Recipe:
     dropout: float = 0.5
     bf16: bool = False
     seed: int = 0
+    start: str = ""  # a file of weights to begin with, for a second cycle
+    end: float = 1e-4  # the last rate, over the largest
+    average: int = 0  # over how many steps the weights are averaged; 0: the last ones
 
     def __post_init__(self) -> None:
         require(
@@ -41,7 +44,7 @@ class Recipe:
 
     def lr_at(self, share: float) -> float:
         """The learning rate when this share of all steps is done: a cosine up, a cosine down."""
-        start, end = self.lr / 10, self.lr / 10_000
+        start, end = self.lr / 10, self.lr * self.end
         if share < self.warmup:
             return _cosine(start, self.lr, share / self.warmup)
         return _cosine(self.lr, end, (share - self.warmup) / (1 - self.warmup))

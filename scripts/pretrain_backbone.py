@@ -1,8 +1,10 @@
 r"""Train a backbone on CIFAR-100 by the recipe of the project's own weights.
 
     python scripts/pretrain_backbone.py resnet20 --images DIR --out resnet20.pt
-    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt \
-        --epochs 18 --lr 0.1 --dropout 0.2 --sizes 16,24,32 --bf16
+    python scripts/pretrain_backbone.py vgg16 --images DIR --out cycle1.pt \
+        --epochs 18 --lr 0.05 --dropout 0.1 --sizes 16,24,32 --bf16
+    python scripts/pretrain_backbone.py vgg16 --images DIR --out vgg16.pt --start cycle1.pt \
+        --epochs 11 --lr 0.02 --dropout 0.1 --end 0.1 --average 600 --bf16
 
 DIR holds `cifar-100-python/` (torchvision's) or `cifar100.npz` (scripts/pack_images.py); a `.npz`
 file of other 32 x 32 images will do as well. Ctrl-C saves and stops; the same command with
@@ -13,6 +15,9 @@ to .25 over the first 20 %, down to .000025), random crops from 4 black pixels a
 With --sizes images grow: each size serves an equal share of the epochs. Small images cost little,
 and a network that has learnt from them needs few epochs of full size. --bf16 multiplies in
 bfloat16, nearly twice as fast on CPUs that have it (AMD since Zen 4); weights stay float32.
+--start begins with the weights of an earlier training: a second cycle. --average keeps an
+exponential average of the weights over so many steps, and that is what is tested and written; its
+batch norms are measured again at the end.
 """
 
 import argparse
@@ -24,7 +29,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,6 +37,7 @@ from backbone_recipe import Images, Recipe, augment, normalise, shrink
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data.backbones import BACKBONES, Backbone
@@ -52,6 +58,8 @@ class Training:
         self.recipe, self.images = recipe, images
         torch.manual_seed(recipe.seed)
         network = BACKBONES[recipe.backbone](classes)
+        if recipe.start:
+            network.load_state_dict(torch.load(recipe.start, weights_only=True))
         self.network: Backbone = network.to(memory_format=torch.channels_last)
         for module in self.network.modules():
             if isinstance(module, nn.Dropout):
@@ -62,6 +70,11 @@ class Training:
             momentum=recipe.momentum,
             nesterov=True,
             weight_decay=recipe.weight_decay,
+        )
+        self.average = AveragedModel(
+            self.network,
+            multi_avg_fn=get_ema_multi_avg_fn(1 - 1 / max(recipe.average, 1)),
+            use_buffers=True,
         )
         self.step = 0
         self.steps_per_epoch = len(images.y) // recipe.batch
@@ -88,10 +101,22 @@ class Training:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
+        self.average.update_parameters(self.network)
         self.step += 1
         value = float(loss.detach())
         require(math.isfinite(value), f"the loss is {value} at step {self.step}; try a lower --lr")
         return value
+
+    @property
+    def trained(self) -> Backbone:
+        """The network with the averaged weights."""
+        return cast(Backbone, self.average.module)
+
+    def measure_norms(self) -> None:
+        """Measure the batch norms of the averaged weights, on images as they are in training."""
+        torch.manual_seed(self.recipe.seed)
+        images = self.images.x[torch.randperm(len(self.images.x))[: 100 * self.recipe.batch]]
+        update_bn((normalise(augment(x, self.recipe.pad)) for x in images.split(500)), self.trained)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on."""
@@ -99,6 +124,7 @@ class Training:
             "recipe": vars(self.recipe),
             "step": self.step,
             "network": self.network.state_dict(),
+            "average": self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -110,6 +136,7 @@ class Training:
         )
         self.step = state["step"]
         self.network.load_state_dict(state["network"])
+        self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
 
 
@@ -149,7 +176,7 @@ def train(training: Training, test: Images, checkpoint: Path, stop: Callable[[],
         save(training.state(), checkpoint)
         if training.step % per_epoch == 0:
             seconds = time.perf_counter() - began
-            score, loss = accuracy(training.network, test), total / (per_epoch - first)
+            score, loss = accuracy(training.trained, test), total / (per_epoch - first)
             console.print(
                 f"epoch {epoch} of {training.recipe.epochs}: loss {loss:.3f}, "
                 f"test accuracy {100 * score:.2f} %, {seconds:.1f} s"
@@ -188,6 +215,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=Recipe.dropout, help="of VGG's classifier")
     parser.add_argument("--bf16", action="store_true", help="multiply in bfloat16")
     parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--end", type=float, default=Recipe.end, help="last rate over the largest")
+    parser.add_argument("--average", type=int, default=Recipe.average, help="steps to average over")
+    parser.add_argument("--start", default=Recipe.start, help="a file of weights to begin with")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     return parser.parse_args()
 
@@ -201,6 +231,11 @@ def run(arguments: argparse.Namespace) -> None:
     )
     require(not arguments.resume or checkpoint.is_file(), f"{checkpoint}: there is none to resume")
     names = ("backbone", "epochs", "batch", "lr", "sizes", "dropout", "bf16", "seed")
+    names += ("start", "end", "average")
+    require(
+        not arguments.start or Path(arguments.start).is_file(),
+        f"--start {arguments.start}: no such file",
+    )
     recipe = Recipe(**{k: getattr(arguments, k) for k in names})
     images, test, classes = open_images(arguments.images)
     training = Training(recipe, classes, images)
@@ -220,9 +255,11 @@ def run(arguments: argparse.Namespace) -> None:
     if not train(training, test, checkpoint, lambda: requested):
         console.print(f"Stopped after step {training.step} of {training.steps}; --resume goes on.")
         sys.exit(130)
-    save(training.network.state_dict(), arguments.out)
+    if recipe.average:
+        training.measure_norms()
+    save(training.trained.state_dict(), arguments.out)
     console.print(
-        f"{arguments.out}: {100 * accuracy(training.network, test):.2f} % on the test images. "
+        f"{arguments.out}: {100 * accuracy(training.trained, test):.2f} % on the test images. "
         f"Use it with backbone={recipe.backbone} backbone.weights={arguments.out}",
         soft_wrap=True,
     )

@@ -40,7 +40,7 @@ from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 
 MANTISSA = 4  # bits of a weight's mantissa that are kept
 # Steps of a column of features, from its least to its largest value: as few as a linear head bears.
-STEPS = (15, 31, 63, 127, 255)
+STEPS = (13, 15, 31, 63, 127, 255)
 LOSS = 0.015  # of a linear head's accuracy, that fewer steps may cost
 LARGEST = 45_000_000  # bytes of all files together
 SHARD, BATCH = 4096, 256

@@ -30,8 +30,8 @@ def pretrain():
 def training(pretrain, tmp_path):
     images, _, classes = pretrain.open_images(write_npz(tmp_path / "set.npz", train=24, size=32))
 
-    def make(backbone="resnet20", epochs=2):
-        recipe = pretrain.Recipe(backbone=backbone, epochs=epochs, batch=8, lr=0.05)
+    def make(backbone="resnet20", epochs=2, **more):
+        recipe = pretrain.Recipe(backbone=backbone, epochs=epochs, batch=8, lr=0.05, **more)
         return pretrain.Training(recipe, classes, images)
 
     return make
@@ -76,6 +76,8 @@ def test_training_learns_and_its_weights_load(pretrain, training, tmp_path):
     pretrain.save(learner.network.state_dict(), tmp_path / "weights.pt")
     again = load_backbone("resnet20", tmp_path / "weights.pt")
     assert torch.equal(again.fc.bias, learner.network.fc.bias)
+    second = training(start=str(tmp_path / "weights.pt"))
+    assert torch.equal(second.network.fc.bias, learner.network.fc.bias)
 
 
 def test_another_recipe_is_not_resumed(training, tmp_path):
