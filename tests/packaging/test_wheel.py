@@ -75,5 +75,5 @@ def test_make_setup_prints_no_warnings_of_setuptools(in_place, root):
     lines = re.findall(
         r"^\t(.*) \$\(BIN\)/python -m pip .*--editable", (root / "Makefile").read_text(), re.M
     )
-    (before,) = lines
+    (before,) = lines  # the one that 'make setup' and 'make dev' share
     assert in_place(**dict(word.split("=") for word in before.split())) == ""
