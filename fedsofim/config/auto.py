@@ -21,7 +21,7 @@ CLIP = 0.25
 # How far the noise of the whole run may move a logit of one record.
 LOGIT = 1.25
 # How far a record may move its own margin, over log K: what there is to learn about it at first.
-OWN = 0.125
+OWN = 0.0625
 # What has a rule; with one local step, the last three are DP-FedGD.
 STRATEGIES = ("sofim", "fedgd", "fedadam", "fedyogi", "fedavg", "adafedprox", "scaffold")
 
@@ -87,8 +87,8 @@ class Chosen:
         beta: of the momentum, over a fifth of the rounds.
         noise: $\sigma$, the std of a coordinate of the aggregate.
         lr: the smallest of three: the noise of the whole run moves a logit by `LOGIT`; Newton's
-            rate of whitened softmax regression; and `own`.
-        own: the rate at which a record moves its own margin by `OWN` of log K.
+            rate of whitened softmax regression; and a record moves its own margin by `OWN` of
+            log K.
         edge: whether Newton's rate is the smallest: steps then go to and fro about the optimum.
         floor: the square norm of the momentum of pure noise.
     """
@@ -97,7 +97,6 @@ class Chosen:
     beta: float
     noise: float
     lr: float
-    own: float
     edge: bool
     floor: float
 
@@ -123,7 +122,7 @@ def choose(sizes: Sizes, budget: Budget, *, steps: int, momentum: bool) -> Chose
     lr = min(LOGIT / moves if moves else math.inf, own, newton)
     floor = noise**2 * K * width * (1 - beta) / (1 + beta)
     edge = lr == newton
-    return Chosen(clip=clip, beta=beta, noise=noise, lr=lr, own=own, edge=edge, floor=floor)
+    return Chosen(clip=clip, beta=beta, noise=noise, lr=lr, edge=edge, floor=floor)
 
 
 def settings_of(
@@ -138,10 +137,8 @@ def settings_of(
     chosen = choose(sizes, budget, steps=rounds * local_steps, momentum=strategy == "sofim")
     if strategy == "sofim":
         rho = chosen.floor + CLIP**2
-        # What a record may pull bounds every step, so also the largest, where M is nearly 0.
-        most = chosen.own * rho
         momentum = {
-            "lr": min(chosen.lr * (rho + chosen.floor + CLIP**2 / 2), most),
+            "lr": chosen.lr * (rho + chosen.floor + CLIP**2 / 2),
             "rho": rho,
             "beta": chosen.beta,
             "bias_correction": True,

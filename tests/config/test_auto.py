@@ -57,7 +57,7 @@ def test_the_design_s_own_numbers():
 
 
 @pytest.mark.parametrize("K", [2, 3, 20])
-def test_no_record_moves_its_own_margin_by_more_than_an_eighth_of_log_k(K):
+def test_no_record_moves_its_own_margin_by_more_than_a_sixteenth_of_log_k(K):
     """Hardly any noise, few records: what limits the rate is how far one may pull the model."""
     few = auto.Sizes(records=1500, features=64, classes=K)
     chosen = auto.choose(few, budget(epsilon=1e3), steps=20, momentum=False)
@@ -67,21 +67,24 @@ def test_no_record_moves_its_own_margin_by_more_than_an_eighth_of_log_k(K):
     g = np.outer(r, z)
     g *= chosen.clip / np.linalg.norm(g)
     logits = -chosen.lr * 20 / 1500 * g @ z
-    assert logits[0] - logits[1] == pytest.approx(math.log(K) / 8)
+    assert logits[0] - logits[1] == pytest.approx(math.log(K) / 16)
     many = auto.choose(CIFAR, budget(epsilon=1e3), steps=20, momentum=False)
     assert many.edge
     assert many.lr == pytest.approx(20)  # Newton's rate, 2K
 
 
-def test_sofims_largest_step_is_bounded_by_few_records_too():
-    """Where M is nearly 0, a step is lr / rho: no more than plain descent may take."""
+def test_sofims_largest_step_is_at_most_twice_that_of_plain_momentum():
+    """Where M is nearly 0, a step is lr / rho."""
     few = auto.Sizes(records=4708, features=64, classes=2)
-    for epsilon in (0.5, 1, 10, 1e3):
+    ratios = []
+    for epsilon in (1e-3, 0.5, 1, 10, 1e3):
         _, settings = auto.settings_of("sofim", few, budget(epsilon=epsilon), rounds=20)
         lr, rho = (settings["momentum"][name][0] for name in ("lr", "rho"))
-        own = auto.choose(few, budget(epsilon=epsilon), steps=20, momentum=True).own
-        assert lr / rho <= own * (1 + 1e-12)
-    assert lr / rho == pytest.approx(own)  # without noise nothing else limits it
+        plain = auto.choose(few, budget(epsilon=epsilon), steps=20, momentum=True).lr
+        ratios.append(lr / rho / plain)
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] == pytest.approx(2, abs=1e-3)
+    assert ratios[-1] == pytest.approx(1.5, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,8 @@ def test_descent_at_newtons_rate_is_judged_by_its_tail(given, average):
 
 
 def test_without_noise_the_rate_is_bounded_all_the_same():
-    chosen = auto.choose(CIFAR, budget(epsilon=math.inf), steps=20, momentum=True)
+    many = auto.Sizes(records=10**6, features=64, classes=10)
+    chosen = auto.choose(many, budget(epsilon=math.inf), steps=20, momentum=True)
     assert chosen.noise == 0
     assert chosen.lr == pytest.approx(40)
 
