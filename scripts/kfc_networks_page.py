@@ -70,7 +70,7 @@ def cell(scores: list[float]) -> str:
 
 
 def settings(study: "Study", model: str) -> Iterator[str]:
-    """What was chosen: rate, and clip or damping, and the accuracy on held-out records."""
+    """What was chosen: rate and clip, and the accuracy on held-out records."""
     from kfc_networks import arms
 
     tuned = study.place.size.tuned
@@ -88,8 +88,7 @@ def settings(study: "Study", model: str) -> Iterator[str]:
 
 
 def _setting(study: "Study", run: "Run") -> str:
-    second = f"clip {run.clip:g}" if run.damping is None else f"damping {run.damping:g}"
-    return f"{run.rate:.3g}, {second} ({study.accuracy(run):.1f})"
+    return f"{run.rate:.3g}, clip {run.clip:g} ({study.accuracy(run):.1f})"
 
 
 def figure(study: "Study", model: str) -> str:
