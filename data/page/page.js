@@ -9,46 +9,54 @@
   const base = (spec, width, more) => ({
     width, marginTop: 22, marginRight: 18, marginBottom: 38, marginLeft: 52,
     style: { background: "none", overflow: "visible" }, ariaHidden: "true", ...more });
+  const tall = (spec, width) => Math.min(spec.height, Math.max(230, 0.8 * width)); // no towers on a phone
   // A log axis whose ticks would crowd is told the values that were measured.
   const axis = a => ({ label: a.label, ...(a.log ? { type: "log" } : {}), ...(a.ticks ? { ticks: a.ticks, tickFormat: String } : {}) });
+
+  // Round values of a log axis: 1, 2, 5 and their tenfolds, over many decades the latter alone.
+  const steps = ([low, high]) => d3.range(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)) + 1)
+    .flatMap(e => (high / low < 2e3 ? [1, 2, 5] : [1]).map(v => Number(`${v}e${e}`))).filter(v => v >= low / 1.1 && v <= high * 1.1);
 
   function lines(spec, width, shown, whole) {
     const drawn = spec.series.filter(s => shown.has(s.name));
     const all = drawn.flatMap(s => s.points.map(p => ({ x: p[0], y: p[1], lo: p[2] ?? p[1], hi: p[3] ?? p[1], s })));
-    const focus = whole || spec.from === null ? all : all.filter(p => p.x >= spec.from);
+    const zoomed = !whole && spec.from !== null, focus = zoomed ? all.filter(p => p.x >= spec.from) : all;
     const domain = focus.length ? [Math.min(...focus.map(p => p.lo)), Math.max(...focus.map(p => p.hi))] : undefined;
     const pad = domain && !spec.y.log ? Math.max((domain[1] - domain[0]) * 0.06, Math.abs(domain[1]) * 1e-6, 1e-9) : 0;
-    const xs = [...new Set(all.map(p => p.x))].sort((a, b) => a - b);
+    const xs = [...new Set(focus.map(p => p.x))].sort((a, b) => a - b), few = xs.length <= 12;
     const told = xs.map(x => {
       const here = all.filter(p => p.x === x).sort((a, b) => b.y - a.y);
       const rows = here.map(p => `${p.s.name}: ${number(p.y, spec.digits)}${spec.unit}` +
         (p.hi > p.lo ? ` ± ${number((p.hi - p.lo) / 2, spec.digits)}` : ""));
       return { x, y: Math.max(...here.map(p => p.y)), title: [`${spec.x.name} ${x}`, ...rows].join("\n") };
     });
+    const seen = s => (zoomed ? s.points.filter(p => p[0] >= xs[0]) : s.points);
+    const upright = spec.y.log && domain ? { ...axis(spec.y), ticks: steps(domain), tickFormat: v => number(v, 4) } : { ...axis(spec.y), nice: true };
     const marks = [
-      Plot.gridY({ strokeOpacity: 0.12 }), Plot.ruleX([xs[0]], { strokeOpacity: 0 }),
-      ...drawn.filter(s => s.points.some(p => p[2] !== undefined)).map(s => Plot.areaY(s.points, {
+      Plot.gridY({ strokeOpacity: 0.12, ...(upright.ticks ? { ticks: upright.ticks } : {}) }), Plot.ruleX([xs[0]], { strokeOpacity: 0 }),
+      ...drawn.filter(s => s.points.some(p => p[2] !== undefined)).map(s => Plot.areaY(seen(s), {
         x: p => p[0], y1: p => p[2] ?? p[1], y2: p => p[3] ?? p[1], fill: colour(s), fillOpacity: 0.14, clip: true })),
-      ...[...drawn].reverse().map(s => Plot.line(s.points, { x: p => p[0], y: p => p[1], stroke: colour(s),
+      ...[...drawn].reverse().map(s => Plot.line(seen(s), { x: p => p[0], y: p => p[1], stroke: colour(s),
         strokeWidth: s.width, clip: true, strokeLinejoin: "round", ...dashed(s) })),
-      ...drawn.filter(s => s.points.length <= 12).map(s => Plot.dot(s.points, { x: p => p[0], y: p => p[1], fill: colour(s), r: 3, clip: true })),
+      ...drawn.filter(s => s.points.length <= 12).map(s => Plot.dot(seen(s), { x: p => p[0], y: p => p[1], fill: colour(s), r: 3, clip: true })),
       Plot.ruleX(told, Plot.pointerX({ x: "x", stroke: ink, strokeOpacity: 0.35 })),
-      Plot.dot(all.filter(p => !p.s.hidden), Plot.pointerX({ x: "x", y: "y", r: 3.5, fill: p => colour(p.s), clip: true })),
+      Plot.dot(focus, Plot.pointerX({ x: "x", y: "y", r: 3.5, fill: p => colour(p.s), clip: true })),
       Plot.tip(told, Plot.pointerX({ x: "x", y: "y", title: "title", preferredAnchor: "top-left" })),
     ];
-    const made = Plot.plot(base(spec, width, { height: spec.height, x: axis(spec.x), color: { type: "identity" },
-      y: { ...axis(spec.y), domain: domain && (spec.y.log ? domain : [domain[0] - pad, domain[1] + pad]), nice: true }, marks }));
+    const made = Plot.plot(base(spec, width, { height: tall(spec, width), x: { ...axis(spec.x), ...(zoomed ? { domain: [xs[0], xs.at(-1)] } : {}), inset: few ? 5 : 0 }, color: { type: "identity" },
+      y: { ...upright, domain: domain && (spec.y.log ? [domain[0] / 1.1, domain[1] * 1.1] : [domain[0] - pad, domain[1] + pad]) }, marks }));
     return { made, told };
   }
 
   function bars(spec, width) {
     const left = Math.min(width * 0.36, 14 + 7.2 * Math.max(...spec.rows.map(r => r[0].length)));
     const told = spec.rows.map(r => ({ x: r[1], y: r[0], title: `${r[0]}\n${r[2]}` }));
-    const made = Plot.plot(base(spec, width, { height: 60 + 24 * spec.rows.length, marginLeft: left, marginRight: 48,
-      x: { label: spec.x.label, domain: spec.domain, clamp: true }, y: { label: null, domain: spec.rows.map(r => r[0]), padding: 0.25 },
-      marks: [Plot.gridX({ strokeOpacity: 0.12 }),
+    const made = Plot.plot(base(spec, width, { height: 60 + 32 * spec.rows.length, marginLeft: left, marginRight: 48,
+      x: { label: spec.x.label, domain: spec.domain, clamp: true, ticks: 5 }, y: { label: null, domain: spec.rows.map(r => r[0]), padding: 0.3, tickSize: 0 },
+      marks: [Plot.gridX({ strokeOpacity: 0.12, ticks: 5 }),
         Plot.barX(told, { x1: spec.domain[0], x2: "x", y: "y", fill: "var(--c0)", fillOpacity: 0.85, rx: 2 }),
         Plot.text(told, { x: "x", y: "y", text: d => number(d.x, spec.digits), dx: 6, textAnchor: "start", fill: ink }),
+        ...(spec.limit === null ? [] : [Plot.ruleX([spec.limit], { stroke: "var(--c1)", strokeWidth: 2, strokeDasharray: "6 4" })]),
         Plot.tip(told, Plot.pointerY({ x: "x", y: "y", title: "title" }))] }));
     return { made, told };
   }
@@ -70,23 +78,24 @@
 
   function matrix(spec, width) {
     const rows = spec.rows, columns = spec.columns, longest = Math.max(...rows.map(r => r.length));
-    const left = Math.min(width * 0.34, 22 + 7 * longest), least = spec.text ? 34 : 6;
-    const wide = Math.max(width, left + least * columns.length + 20), cell = (wide - left - 20) / columns.length;
+    const digits = String(Math.max(...spec.values.flat())).length, margin = 10; // cells hold their numbers, also on a phone
+    const left = Math.min(width * 0.34, 16 + 6.6 * longest), least = spec.text ? 6 + 5.4 * digits : 6;
+    const wide = Math.max(width, left + least * columns.length + margin), cell = (wide - left - margin) / columns.length;
     const slanted = Math.max(...columns.map(c => c.length)) * 7 > cell;
     const all = rows.flatMap((r, i) => columns.map((c, k) => ({ r, c, v: spec.values[i][k], depth: spec.depths[i][k],
       right: !spec.square || i === k, title: spec.told[i][k] })));
     const made = Plot.plot(base(spec, wide, { height: 60 + Math.min(34, Math.max(20, cell)) * rows.length + (slanted ? 50 : 0), marginLeft: left,
-      marginTop: slanted ? 84 : 42, marginBottom: 10, x: { label: spec.x, axis: "top", domain: columns, tickRotate: slanted ? -45 : 0, tickSize: 0, labelAnchor: "center", labelOffset: slanted ? 78 : 36 },
+      marginTop: slanted ? 84 : 42, marginBottom: 10, marginRight: margin, x: { label: spec.x, axis: "top", domain: columns, tickRotate: slanted ? -45 : 0, tickSize: 0, labelAnchor: "center", labelOffset: slanted ? 78 : 36 },
       y: { label: spec.y, labelAnchor: "top", labelArrow: "none", domain: rows, tickSize: 0 }, opacity: { type: "identity" }, color: { type: "identity" },
       marks: [Plot.cell(all, { x: "c", y: "r", fill: d => (!d.right ? "var(--c1)" : "var(--c0)"), fillOpacity: d => 0.04 + 0.9 * d.depth, inset: 0.5, rx: 2 }),
-        ...(spec.text ? [Plot.text(all.filter(d => d.v), { x: "c", y: "r", text: d => number(d.v, 0), fill: d => (d.depth > 0.55 ? "var(--accent-ink)" : ink), fontSize: cell < 40 ? 10 : 12 })] : []),
+        ...(spec.text ? [Plot.text(all.filter(d => d.v), { x: "c", y: "r", text: d => number(d.v, 0), fill: d => (d.depth > 0.55 ? "var(--accent-ink)" : ink), fontSize: cell < 26 ? 9 : cell < 40 ? 10 : 12 })] : []),
         Plot.tip(all, Plot.pointer({ x: "c", y: "r", title: "title" }))] }));
     return { made, told: all };
   }
 
   function calibration(spec, width) {
     const told = spec.bins.map(b => ({ ...b, title: `sure ${b.from}–${b.to} %\nright: ${number(b.right, 1)} %\n${b.records} records` }));
-    const made = Plot.plot(base(spec, width, { height: spec.height, x: { label: spec.x.label, domain: [0, 100] }, y: { label: spec.y.label, domain: [0, 100] },
+    const made = Plot.plot(base(spec, width, { height: tall(spec, width), x: { label: spec.x.label, domain: [0, 100] }, y: { label: spec.y.label, domain: [0, 100] },
       opacity: { type: "identity" },
       marks: [Plot.gridY({ strokeOpacity: 0.12 }),
         Plot.rectY(told, { x1: "from", x2: "to", y: "right", fill: "var(--c0)", fillOpacity: d => 0.35 + 0.6 * d.depth, inset: 1 }),
@@ -100,13 +109,16 @@
 
   const keyOf = (place, spec) => `${spec.title} ${[...document.querySelectorAll(".plot")].indexOf(place)}`;
 
-  function draw(place) {
+  function draw(place, paper = null) { // paper: the width in print, where the screen's is of no use
     const spec = JSON.parse(document.getElementById(place.dataset.chart).textContent);
+    if (paper) spec.height = Math.min(spec.height, 240);
     const key = keyOf(place, spec), kept = state.get(key) || { off: new Set(), whole: false, at: -1 };
     state.set(key, kept);
     const shown = new Set((spec.series || []).map(s => s.name).filter(n => !kept.off.has(n)));
-    const { made, told } = kinds[spec.kind](spec, Math.max(260, place.clientWidth), shown, kept.whole);
+    const width = Math.max(260, paper ?? place.clientWidth);
+    const { made, told } = kinds[spec.kind](spec, width, shown, kept.whole);
     place.replaceChildren(made);
+    place.classList.toggle("wide", !paper && Number(made.getAttribute("width")) > width + 1);
     place.told = told;
     place.drawn = place.clientWidth;
   }
@@ -165,7 +177,7 @@
     });
   }
 
-  const hint = () => document.querySelectorAll(".scroll").forEach(e => e.classList.toggle("over", e.scrollWidth > e.clientWidth + 1));
+  const hint = () => document.querySelectorAll(".scroll,.plot").forEach(e => e.classList.toggle("over", e.scrollWidth > e.clientWidth + 1));
   const watcher = new ResizeObserver(entries => entries.forEach(({ target }) => {
     if (target.isConnected && Math.abs(target.clientWidth - (target.drawn ?? 0)) > 1) draw(target);
   }));
@@ -180,6 +192,11 @@
   }
   enliven();
   addEventListener("resize", hint);
+  // On paper a chart has half of an A4 page's width or, alone in its row, all of it: page.css says the same.
+  const alone = place => !place.closest(".charts") || place.closest(".chart").matches(":last-child:nth-child(odd)");
+  const redraw = width => globalThis.Plot && document.querySelectorAll(".plot").forEach(place => draw(place, width(place)));
+  addEventListener("beforeprint", () => redraw(place => (alone(place) ? 640 : 300)));
+  addEventListener("afterprint", () => redraw(() => null));
 
   // A page that is served by 'fedsofim watch' asks for itself anew, and changes only if it did.
   const every = Number(document.body.dataset.every || 0);

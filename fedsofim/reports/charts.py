@@ -31,23 +31,29 @@ def figure(
 
 
 def bars(
-    title: str, rows: Sequence[tuple[str, float, str]], *, x: str, about: str = "", digits: int = 1
+    title: str,
+    rows: Sequence[tuple[str, float, str]],
+    *,
+    x: str,
+    about: str = "",
+    digits: int = 1,
+    most: float = 100.0,
+    limit: float | None = None,
 ) -> str:
-    """A bar for each row of name, value in percent and a note, from a round number below all."""
+    """A bar from 0 for each row of name, value and a note; `most` fits, `limit` is drawn across."""
     if not rows:
         return ""
-    least = min(value for _, value, _ in rows)
     spec = {
         "kind": "bars",
         "title": title,
         "x": {"label": x},
         "digits": digits,
-        "domain": [0, 100] if least < 50 else [10 * max(0, math.floor(least / 10) - 1), 100],
+        "domain": [0, most],
+        "limit": limit,
         "rows": [[name, round(value, 3), note] for name, value, note in rows],
     }
-    cut = "" if spec["domain"] == [0, 100] else f"The axis begins at {spec['domain'][0]} %."  # type: ignore[index]
     values = table(("", x, "of"), [[name, f"{v:.2f}", note] for name, v, note in rows], label=title)
-    return figure(spec, about=f"{about} {cut}".strip(), told="", values=values)
+    return figure(spec, about=about, told="", values=values)
 
 
 def dots(

@@ -14,7 +14,7 @@ from fedsofim.reports.charts import dots, grid
 from fedsofim.reports.comparison import best_by_budget, detail_table, pivot_table
 from fedsofim.reports.curves import Curve, curve_points, grouped, is_sweep, places, read, unscored
 from fedsofim.reports.lines import lines
-from fedsofim.reports.page import facts, folded, page, paragraph, section, table, uncovered
+from fedsofim.reports.page import folded, header, page, paragraph, section, table, uncovered
 from fedsofim.reports.run_page import SIMULATOR, held_chart
 from fedsofim.reports.svg import Point
 from fedsofim.studies.sweep import Sweep
@@ -44,7 +44,7 @@ def page_of(
     body = []
     for number, where in enumerate(settings):
         here = _section([curve for curve in curves if curve.setting == where])
-        title = names.data(where.partition(",")[0]) + where[len(where.partition(",")[0]) :]
+        title = names.where(where)
         folds = number >= OPEN
         body.append(folded(title, here) if folds else section(title, here, f"setting-{number}"))
     if missing := ", ".join(str(path) for path in unscored(paths)):
@@ -56,9 +56,8 @@ def page_of(
     answer = _answer([c for c in curves if c.setting == settings[0]], len(settings))
     now = datetime.now(UTC)
     head = (
-        f'<header><p class="kicker">{title}</p><h1>{escape(answer)}</h1>'
-        f"{facts([f'{now:%Y-%m-%d %H:%M} UTC', f'fedsofim {__version__}', 'simulations'])}"
-        f'</header>{top}<div id="results"></div>'
+        header(title, answer, [f"{now:%Y-%m-%d %H:%M} UTC", f"fedsofim {__version__}"])
+        + f'{top}<div id="results"></div>'
     )
     return page(f"fedsofim: {title}", head + "".join(body), every=every)
 
@@ -71,7 +70,7 @@ def _answer(curves: Sequence[Curve], settings: int) -> str:
         told.append(f"{value:.1f} % at {names.budget(budget)} ({who})")
     where = names.data(curves[0].setting.partition(",")[0])
     more = f". {settings - 1} more settings are below" if settings > 1 else ""
-    few = told if len(told) <= 4 else [told[0], told[-1]]
+    few = told if len(told) < 3 else [told[0], told[-1]]  # the table has those between
     listed = " and ".join(filter(None, [", ".join(few[:-1]), few[-1]]))
     return f"On {where} the best reach {listed}{more}."
 
@@ -167,7 +166,7 @@ def _charges(curves: Sequence[Curve]) -> str:
     for curve in curves:
         c = curve.charged
         spent = "not private" if c["epsilon"] is None else f"{c['epsilon']:.4g}"
-        delta = "" if c["delta"] is None or c["epsilon"] is None else f"{c['delta']:g}"
+        delta = "" if c["delta"] is None or c["epsilon"] is None else names.small(c["delta"])
         clip = "none" if c["clip"] is None else f"{c['clip']:g}"
         cells = (f"{c['releases']:g}", clip, f"{c['noise_std']:.4g}", c["trust"], spent, delta)
         rows[curve.label, cells] = (curve.label, *cells)

@@ -100,8 +100,8 @@ def _tiles(found: "Found", row: Row) -> Iterator[tuple[str, str, str]]:
         yield "Test accuracy", f"{100 * row['accuracy']:.1f} <small>%</small>", note
     if private:
         adjacency = config["privacy"].get("adjacency", "replace-one")
-        delta = config["privacy"]["delta"]
-        yield "Epsilon spent", f"{row['epsilon']:.3g}", f"delta {delta:g}, one record ({adjacency})"
+        note = f"delta {names.small(config['privacy']['delta'])}, one record ({adjacency})"
+        yield "Epsilon spent", f"{row['epsilon']:.3g}", note
     if found.summary and private:
         yield from _against(found, found.summary)
     trust = {"server": "the server sees each client's release", "aggregate": "only sums are seen"}
@@ -110,12 +110,19 @@ def _tiles(found: "Found", row: Row) -> Iterator[tuple[str, str, str]]:
         yield "Who is trusted", escape(whom), trust.get(whom, "")
     clients = config["partition"].get("clients") or found.partition.get("clients")
     sizes = [size for size in found.partition.get("sizes", []) if size]
-    dealt = f", {config['partition'].get('kind', '')}" if found.simulated else ""
+    dealt = f", {_dealt(config['partition'])}" if found.simulated else ""
     note = f"{sum(sizes):,} records{dealt}" if sizes else ""
     yield "Clients", str(clients), note
     if row.get("seconds") is not None:
         done = row.get("rounds", row.get("round"))
         yield "Training time", escape(names.duration(row["seconds"])), f"{done} rounds"
+
+
+def _dealt(partition: Row) -> str:
+    """How the records were dealt out: Dirichlet 0.5."""
+    kind = str(partition.get("kind", ""))
+    alpha = f" {partition['alpha']:g}" if kind == "dirichlet" and "alpha" in partition else ""
+    return names.division(kind + alpha)
 
 
 def _against(found: "Found", summary: Row) -> Iterator[tuple[str, str, str]]:

@@ -17,6 +17,13 @@ DATA = {
     "table": "own table",
 }
 ENGINES = {"local": "one process", "ray": "Ray", "flower": "Flower"}
+DIVISIONS = {
+    "dirichlet": "Dirichlet",
+    "iid": "dealt out at random",
+    "classes": "a few classes each",
+    "natural": "as the data say",
+    "published": "as in the paper",
+}
 
 
 def method(strategy: str, private: bool = True) -> str:
@@ -34,6 +41,35 @@ def method(strategy: str, private: bool = True) -> str:
 def data(name: str) -> str:
     """What a data set is called."""
     return DATA.get(name, name.rpartition(":")[2])
+
+
+def division(kind: str) -> str:
+    """How records were dealt out, in words; what follows the kind's name stays.
+
+    >>> division("dirichlet 0.5"), division("my.module:Halves")
+    ('Dirichlet 0.5', 'Halves')
+    """
+    name, _, rest = kind.partition(" ")
+    return f"{DIVISIONS.get(name, name.rpartition(':')[2])} {rest}".strip()
+
+
+def where(setting: str) -> str:
+    """The data and the division of runs, as a heading.
+
+    >>> where("cifar10, 20 clients, dirichlet 0.5, holdout 0.2")
+    'CIFAR-10, 20 clients, Dirichlet 0.5, holdout 0.2'
+    """
+    name, *rest = setting.split(", ")
+    return ", ".join([data(name), *rest[:1], *map(division, rest[1:2]), *rest[2:]])
+
+
+def small(value: float) -> str:
+    """A small number as people write it.
+
+    >>> small(1e-5), small(0.001)
+    ('1e-5', '0.001')
+    """
+    return f"{value:g}".replace("e-0", "e-")
 
 
 def classes(count: int, *sources: Any) -> list[str]:
@@ -66,8 +102,8 @@ def meaning(epsilon: float | None, delta: float | None, mu: float) -> str:
         return "Nothing leaves a client, so nothing can be learnt about its records."
     right = 100 * guess(mu)
     return (
-        f"Epsilon {epsilon:.3g} (delta {delta:g}) means: someone who knows everything except one "
-        "record, and must tell which of two possible records was used, is right at most "
+        f"Epsilon {epsilon:.3g} (delta {small(delta or 0)}) means: someone who knows everything "
+        "except one record, and must tell which of two possible records was used, is right at most "
         f"{right:.{1 if right < 99 else 2}f} times in 100; tossing a coin gives 50."
     )
 

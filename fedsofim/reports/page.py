@@ -1,5 +1,6 @@
 """The frame of every page and its pieces: self-contained HTML that loads nothing from anywhere."""
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
@@ -10,6 +11,10 @@ from fedsofim.core.shipped import shipped
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
+FOOT = (
+    "<footer>Made by fedsofim. This page holds all it shows: it loads nothing, and can be sent, "
+    "stored and printed.</footer>"
 )
 SCRIPTS = ("d3.min.js", "plot.min.js", "page.js")  # d3 and Observable Plot: data/page/LICENSES.txt
 
@@ -33,7 +38,7 @@ def page(title: str, body: str, *, every: int = 0) -> str:
         every: milliseconds after which it asks for itself anew; never by default.
     """
     scripts = "".join(f"<script>{asset(name)}</script>" for name in SCRIPTS if asset(name))
-    live = f' data-every="{every}"' if every else ""
+    live, foot = (f' data-every="{every}"', "") if every else ("", FOOT)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -41,8 +46,27 @@ def page(title: str, body: str, *, every: int = 0) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<link rel="icon" href="data:,">'
         f"<style>{asset('page.css')}</style></head><body{live}>"
-        f'<a class="skip" href="#results">Skip to the results</a><main>{body}</main>'
+        f'<a class="skip" href="#results">Skip to the results</a><main>{body}{foot}</main>'
         f"{scripts}</body></html>\n"
+    )
+
+
+def header(kicker: str, answer: str, told: Iterable[str], lead: str = "", above: str = "") -> str:
+    """What a page begins with.
+
+    Args:
+        kicker: what it is about.
+        answer: what there is to know, in one sentence.
+        told: when and with what the page came about.
+        lead: what that means, in another.
+        above: what stands between the two, as HTML.
+    """
+    # A number stays beside its unit, and a method's name in one piece.
+    whole = re.sub(r"(?<=\d) (?=%)|(?<=epsilon) (?=[\d.])", "\u00a0", answer)
+    whole = whole.replace("DP-", "DP\u2011")
+    return (
+        f'<header><p class="kicker">{escape(kicker)}</p><h1>{escape(whole)}</h1>{above}'
+        f"{paragraph(lead, 'lead')}{_facts(told)}</header>"
     )
 
 
@@ -74,8 +98,7 @@ def tiles(items: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="tiles" id="results">{made}</dl>'
 
 
-def facts(items: Iterable[str]) -> str:
-    """When and with what the page came about."""
+def _facts(items: Iterable[str]) -> str:
     return f'<ul class="meta">{"".join(f"<li>{escape(item)}</li>" for item in items if item)}</ul>'
 
 

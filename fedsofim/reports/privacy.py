@@ -106,6 +106,7 @@ def noise(found: "Found") -> str:
         x="round",
         y="Euclidean norm",
         digits=4,
+        log_y=True,
         about="Noise near the aggregate: little is learnt in a round. Far below: much.",
     )
     return paragraph(told) + grid(chart)

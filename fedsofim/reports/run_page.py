@@ -12,10 +12,9 @@ from fedsofim.reports.headline import Headline
 from fedsofim.reports.lines import coinciding, lines
 from fedsofim.reports.page import (
     contents,
-    facts,
     folded,
+    header,
     page,
-    paragraph,
     section,
     table,
     tiles,
@@ -27,7 +26,7 @@ from fedsofim.runs.directory import Row, RunDir
 from fedsofim.runs.extension import with_noise
 from fedsofim.runs.record import Released
 
-SIMULATOR = "This is the simulator's knowledge: no epsilon covers it."
+SIMULATOR = "This is the simulator's knowledge; in a deployment it stays with each owner."
 MOST_ROWS = 100  # a picture of more clients would be larger than all the rest
 
 
@@ -71,7 +70,7 @@ NOT_PRIVATE = {
     "personal.npz": "each client's own model, which stays with the client in a deployment",
     "checkpoint.npz": "what clients remember, and for some methods the noise itself",
     "config.yaml": "the seed, from which a simulation's noise follows",
-    "summary.json": "the same, as this page, and the clients' accuracies",
+    "summary.json": "the seed again, and how the clients fare",
 }
 
 
@@ -137,16 +136,11 @@ def page_of(place: RunDir, *, every: int = 0, status: Mapping[str, Any] | None =
     body = _sections(found)
     shown = "".join(section(title, text) for title, text in body)
     top = (
-        f'<header><p class="kicker">{escape(head.kicker)}</p><h1>{escape(head.answer)}</h1>'
-        f"{head.warning}{paragraph(head.meaning, 'lead')}{facts(head.facts)}</header>"
+        f"{header(head.kicker, head.answer, head.facts, head.meaning, head.warning)}"
         f"{live.progress(found, status) if found.summary is None else ''}"
         f"{tiles(head.tiles)}{contents(body)}"
     )
-    foot = (
-        "<footer>Made by fedsofim. This page holds all it shows: it loads nothing, and can be "
-        "sent, stored and printed.</footer>"
-    )
-    return page(head.title, top + shown + foot, every=every)
+    return page(head.title, top + shown, every=every)
 
 
 def _sections(found: Found) -> list[tuple[str, str]]:

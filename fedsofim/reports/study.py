@@ -13,7 +13,7 @@ from fedsofim import __version__
 from fedsofim.core.errors import require
 from fedsofim.reports.charts import grid
 from fedsofim.reports.lines import lines
-from fedsofim.reports.page import contents, facts, folded, page, paragraph, section, table
+from fedsofim.reports.page import contents, folded, header, page, paragraph, section, table
 from fedsofim.reports.svg import Point
 
 NEAR = re.compile(r"(\d+) of (\d+) gaps within ([\d.]+) points")
@@ -69,13 +69,11 @@ def write(path: Path, out: Path, command: str = "") -> None:
     made = [section(title, body) for title, body in sections]
     repeat = section("To repeat", f"<pre>{escape(command)}</pre>" if command else "")
     when = datetime.fromtimestamp(max(f.stat().st_mtime for f in path.iterdir()), UTC)
-    head = (
-        f'<header><p class="kicker">The paper\'s results beside ours</p>'
-        f"<h1>{escape(_answer(results, len(pictures)))}</h1>"
-        f"{facts([f'{when:%Y-%m-%d %H:%M} UTC', f'fedsofim {__version__}', 'simulations'])}"
-        f'</header>{contents(sections)}<div id="results"></div>'
-    )
-    out.write_text(page("The paper's results beside ours", head + "".join(made) + repeat))
+    title = "The paper's results beside ours"
+    told = (f"{when:%Y-%m-%d %H:%M} UTC", f"fedsofim {__version__}", "simulations")
+    head = header(title, _answer(results, len(pictures)), told)
+    found = f'{contents(sections)}<div id="results"></div>'
+    out.write_text(page(title, head + found + "".join(made) + repeat))
 
 
 def _answer(results: Sequence[Result], pictures: int) -> str:

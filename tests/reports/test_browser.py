@@ -55,6 +55,11 @@ def test_values_appear_under_the_pointer_and_the_arrow_keys(browser, report):
     plot.focus()
     page.keyboard.press("ArrowRight")
     readout = page.locator(".readout").first
+    assert readout.text_content().startswith("round 3 · accuracy: ")  # the first that is drawn
+    zoom = page.locator(".zoom").first
+    zoom.click()
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
     assert readout.text_content().startswith("round 1 · accuracy: ")
     assert said == []
     page.close()
@@ -96,6 +101,22 @@ def test_it_prints_in_light_whatever_the_screen(browser, report, tmp_path):
     assert page.locator("nav").is_hidden()
     page.pdf(path=tmp_path / "page.pdf", format="A4")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    assert said == []
+    page.close()
+
+
+def test_charts_are_drawn_anew_for_paper_and_for_a_phone(browser, report):
+    page, said = opened(browser, report)
+    widths = "[...document.querySelectorAll('.plot svg')].map(e => Number(e.getAttribute('width')))"
+    screen = page.evaluate(widths)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert {300, 640} <= set(page.evaluate(widths))  # halves of a page, and whole ones
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(widths) == screen
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.wait_for_timeout(300)
+    shown = "[...document.querySelectorAll('.plot svg')].map(e => e.clientWidth)"
+    assert page.evaluate(shown) == page.evaluate(widths)  # no text is scaled down
     assert said == []
     page.close()
 

@@ -11,8 +11,9 @@ import pytest
 from fedsofim.cli.report import main as cli_report
 from fedsofim.config.compose import compose
 from fedsofim.core.errors import ConfigError
-from fedsofim.reports import compare, curves, names, run_page
+from fedsofim.reports import audit, compare, curves, names, run_page
 from fedsofim.reports.lines import lines
+from fedsofim.reports.page import header
 from fedsofim.reports.svg import Point
 from fedsofim.reports.tables import Table
 from fedsofim.runs.directory import RunDir
@@ -97,7 +98,7 @@ def test_a_sweeps_page_is_self_contained_and_leads_with_the_best(swept, tmp_path
         if curve.budget == 1:
             finals.setdefault(curve.label, []).append(100 * curve.final)
     best = max(sum(values) / 2 for values in finals.values())
-    assert f"{best:.1f} % at epsilon 1 (" in answer
+    assert f"{best:.1f} % at epsilon 1 (" in answer.replace("\u00a0", " ")
     assert text.index("Final accuracy") < text.index("data-chart")  # the answer comes first
     titles = {"What privacy costs: accuracy by epsilon", "Test accuracy by round, epsilon 1"}
     assert titles <= drawn.keys()
@@ -186,9 +187,31 @@ def test_what_reproduce_wrote_has_a_page(tmp_path):
         (tmp_path / f"table3.{ending}").write_text(text)
     cli_report([str(tmp_path), "--out", str(tmp_path / "page.html")])
     page = (tmp_path / "page.html").read_text()
-    assert "<h1>1 of 2 gaps to DP-FedGD are within 5 points of the paper&#x27;s.</h1>" in page
+    assert "<h1>1 of 2 gaps to DP\u2011FedGD are within 5 points of the paper&#x27;s.</h1>" in page
     assert charts(page)["Table 3, epsilon 1: ours"]["series"][0]["points"][1][:2] == [20, 68.0]
     assert charts(page)["Table 3, epsilon 1: the paper's"]["series"][0]["points"] == [
         [10, 63.0],
         [20, 70.0],
     ]
+
+
+def test_an_audit_s_page_leads_with_what_was_proved():
+    found = {"epsilon_claimed": 10.0, "epsilon_lower_bound": 5.42, "confidence": 0.95}
+    row = {
+        **{**found, "delta": 1e-5, "passed": True, "of": "simulation", "seconds": 75},
+        "tests": [{**found, "test": "pair", "passed": True, "detail": "105 of 143"}],
+        "not_applicable": {"reachability": "why"},
+    }
+    page = audit.page_of(row, "DP-FedSOFIM on CIFAR-10", "fedsofim audit").replace("\u00a0", " ")
+    assert "The claim of epsilon 10 stands: the best of 1 attacks proves 5.42." in page
+    assert charts(page)["Proved beside claimed"]["limit"] == 10
+    assert charts(page)["Proved beside claimed"]["rows"] == [["A worst pair", 5.42, "105 of 143"]]
+    refuted = {**row, "passed": False, "epsilon_lower_bound": 12.0}
+    page = audit.page_of(refuted, "x", "y").replace("\u00a0", " ")
+    assert "The claim is refuted: epsilon 12 is given away, 10 is promised." in page
+
+
+def test_headings_break_neither_numbers_nor_names():
+    made = header("k", "71.9 % at epsilon 10 (DP-FedSOFIM), for <b>", ["now", ""])
+    assert "<h1>71.9\u00a0% at epsilon\u00a010 (DP\u2011FedSOFIM), for &lt;b&gt;</h1>" in made
+    assert made.count("<li>") == 1
