@@ -14,6 +14,7 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.sums import BoundedSum
+from fedsofim.models.coded import BLOCK
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.records import Factors, Records
@@ -192,9 +193,17 @@ def stage_totals(
 ) -> tuple[BoundedSum, ...]:
     """What a client adds up before the first round, its records under the map that it received.
 
-    For fast sums only features are mapped, one client at a time, and then forgotten.
+    For fast sums only features are mapped, one client at a time, and then forgotten; of many
+    records that are not arrays yet, some at a time.
     """
     D, P = examples_of(records), received.get("P")
+    if D.lazy and not exact:
+        parts = D.through(None).chunks(BLOCK)
+        sums = [stage_totals(stage, part, received, exact) for part in parts]
+        together = zip(*sums, strict=True)
+        return tuple(
+            one._replace(value=sum(s.value for s in (one, *more))) for one, *more in together
+        )
     if P is None or exact:
         return stage.summed(D.through(P), exact)
     return stage.summed(D.features_through(P), exact)

@@ -10,6 +10,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data.datasets import MEDMNIST, OWNERS, DatasetConfig
 from fedsofim.data.download import Watch, download, silent
+from fedsofim.data.hugging_face import HuggingFace
 from fedsofim.data.images import (
     Batch,
     ImageSet,
@@ -36,11 +37,13 @@ class Source(NamedTuple):
         files: all files whose content matters, in a fixed order.
         open: reads and checks labels and headers, and gives the images.
         licence: reads what the set's makers ask for.
+        features: reads the records instead, where they are features already.
     """
 
     files: list[Path]
     open: Callable[[], ImageSet]
     licence: Callable[[], str]
+    features: Callable[[], dict[str, Array]] | None = None
 
 
 def locate(config: DatasetConfig, store: Path, watch: Watch = silent) -> Source:
@@ -53,6 +56,9 @@ def locate(config: DatasetConfig, store: Path, watch: Watch = silent) -> Source:
     """
     reading = Reading(classes=config.known, as_rgb=config.as_rgb, label=config.label)
     root = Path(config.root) if config.root else store / "images"
+    if isinstance(config, HuggingFace):
+        records = None if config.holds_images() else config.arrays
+        return Source(config.files(), lambda: config.images(reading), _own, records)
     if config.path is not None:
         return _npz(config.file, reading, _own)
     require(config.root is None or root.is_dir(), f"dataset.root={root}: there is no such folder")

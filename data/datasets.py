@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ MEDMNIST = (  # the 2D sets
     *("organcmnist", "organsmnist", "pathmnist", "pneumoniamnist", "retinamnist", "tissuemnist"),
 )
 MEDMNIST_SIZES = (28, 64, 128, 224)
-NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "arrays", "owners")
+NAMES = (*CIFAR, *MEDMNIST, "folder", "npz", "hf", "arrays", "owners")
 
 
 ARRAYS = (
@@ -133,6 +133,15 @@ class DatasetConfig:
         name = image_array(headers, "train")
         return name is not None and len(headers[name].shape) > 2
 
+    def of_images(self) -> bool:
+        """Whether its records are images, which a network may take as they are."""
+        return self.holds_images() if self.path else self.embedded is None
+
+    def read(self) -> dict[str, Any]:
+        """How its files are read: what of it is not the default."""
+        told = {name: getattr(self, name) for name in ("classes", "as_rgb", "label")}
+        return {name: value for name, value in told.items() if value}
+
     def client_count(self) -> int:
         """How many clients the file's own column of record owners names."""
         require(self.path is not None, "partition=natural: needs dataset.path, a .npz file")
@@ -154,14 +163,14 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
     file = file or config.file
     require(file.is_file(), f"dataset.path={file}: there is no such file")
     try:
-        arrays = npz.read(file)
+        arrays = npz.read(file, mapped=True)
     except ConfigError:
         raise
     except Exception as error:  # a damaged archive can fail in any of its parts
         raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
     with npz.naming(file):
         npz.check_seal(arrays)
-        data = checked(arrays, _classes(config, arrays), tested=not config.holdout)
+        data = checked(arrays, _classes(config, arrays), tested=not config.holdout, lazy=True)
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
         data = data._replace(sha256=sha256, client_id=ids)

@@ -27,10 +27,11 @@ from fedsofim.data.catalog import Source, locate
 from fedsofim.data.classes import NAMES
 from fedsofim.data.datasets import ARRAYS, DatasetConfig
 from fedsofim.data.download import Watch, silent
+from fedsofim.data.hugging_face import HuggingFace
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig, Preprocessing
 from fedsofim.data.vision import optional
 
-POOLED = "global average pool after the last ReLU"
+POOLED, AS_THEY_ARE = "global average pool after the last ReLU", "as they are"
 NO_PROBES = "features.probes: are made for backbone=resnet20 and vgg16 only"
 
 
@@ -86,6 +87,8 @@ class Extraction:
 
     def ready(self) -> Path | None:
         """The file of features that the config names or the project embeds."""
+        if isinstance(self.dataset, HuggingFace):
+            return None
         if self.dataset.path is not None:
             return None if self.dataset.holds_images() else self.dataset.file
         own = self.backbone.weights == "own"
@@ -95,17 +98,14 @@ class Extraction:
         """The images and the weights, and what they are known by."""
         require(self.dataset.name != "arrays", ARRAYS)
         store = self.features.store
+        if isinstance(self.dataset, HuggingFace) and not self.dataset.holds_images():
+            source = locate(self.dataset, store, watch)
+            return Inputs(source, None, {"dataset": self._about(source), "features": AS_THEY_ARE})
         weights = self.backbone.file(store, watch)
         how = preprocessing_of(self.backbone)
         source = locate(self.dataset, store, watch)
-        read = {name: getattr(self.dataset, name) for name in ("classes", "as_rgb", "label")}
         recipe = {
-            "dataset": {
-                "name": self.dataset.name,
-                "sha256": fingerprint(source.files, store / "fingerprints"),
-                "read": {name: value for name, value in read.items() if value}
-                | ({"labels": "by name"} if self.dataset.name == "folder" else {}),
-            },
+            "dataset": self._about(source),
             "backbone": {
                 "name": self.backbone.name,
                 "sha256": sha256(weights) if weights else "random",
@@ -117,12 +117,26 @@ class Extraction:
         }
         return Inputs(source, weights, recipe)
 
+    def _about(self, source: Source) -> dict[str, Any]:
+        """What the images, or the records, are known by."""
+        named = {"labels": "by name"} if self.dataset.name == "folder" else {}
+        return {
+            "name": self.dataset.name,
+            "sha256": fingerprint(source.files, self.features.store / "fingerprints"),
+            "read": self.dataset.read() | named,
+        }
+
     def _cached(self, inputs: Inputs) -> Path:
-        model = re.sub(r"\W+", "-", self.backbone.name)
+        model = "own" if inputs.source.features else re.sub(r"\W+", "-", self.backbone.name)
         name = f"{self.dataset.name}-{model}-{npz.key(inputs.recipe)}.npz"
         return self.features.store / "features" / name
 
     def _extract(self, inputs: Inputs, out: Path, watch: Watch, *, scored: bool) -> None:
+        if inputs.source.features is not None:
+            records = inputs.source.features()
+            self._require_test("test_x" in records, scored, "records")
+            told = {**inputs.recipe, "made_by": f"fedsofim {__version__}"}
+            return save(out, npz.seal(records, told))
         optional("torch")
         from fedsofim.data.backbones import backbone
         from fedsofim.data.extraction import extract, on_device, probe_features
@@ -131,11 +145,7 @@ class Extraction:
         options = self.features
         network, device = on_device(backbone(self.backbone.name, weights), options.device)
         images = source.open()
-        require(
-            "test" in images.splits or not scored or bool(self.dataset.holdout),
-            f"{self.dataset.path or self.dataset.root}: has no test images; dataset.holdout=0.2 "
-            "scores the run on training images that it holds out",
-        )
+        self._require_test("test" in images.splits, scored, "images")
         arrays = extract(network, images, batch=options.batch, watch=watch)
         require(not (options.probes and self.backbone.named), NO_PROBES)
         if options.probes:
@@ -145,6 +155,14 @@ class Extraction:
             arrays[NAMES] = np.array(images.classes.names)
         told = provenance(inputs, images.classes.count)
         save(out, npz.seal(arrays, told | {"device": device}))
+
+    def _require_test(self, found: bool, scored: bool, what: str) -> None:
+        where = self.dataset.path or self.dataset.root or f"dataset={self.dataset.name}"
+        require(
+            found or not scored or bool(self.dataset.holdout),
+            f"{where}: has no test {what}; dataset.holdout=0.2 scores the run on training {what} "
+            "that it holds out",
+        )
 
 
 def preprocessing_of(backbone: BackboneConfig) -> Preprocessing:

@@ -5,6 +5,7 @@ Only one batch is in memory at a time, so a file may be of any size.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -237,9 +238,9 @@ def _decoder(files: Sequence[Path], reading: Reading) -> Callable[[int], Iterato
     return batches
 
 
-def decode(file: Path, reading: Reading) -> Array:
-    """One image file, `(H, W, 3)`."""
-    image = optional("PIL.Image")
+def decode(file: Path | BytesIO, reading: Reading, what: str | None = None) -> Array:
+    """One image file, or its content, `(H, W, 3)`; `what` is what messages call it."""
+    image, what = optional("PIL.Image"), what or str(file)
     try:
         with image.open(file) as opened:
             mode = opened.mode
@@ -247,7 +248,8 @@ def decode(file: Path, reading: Reading) -> Array:
             require(not mode.startswith(("I", "F")), f"{mode} pixels; only 8-bit images are read")
             pixels = np.asarray(opened.convert("L" if grey else "RGB"))
     except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
+        raise ConfigError(f"{what}: {error}") from None
     except (OSError, ValueError, SyntaxError, EOFError, image.DecompressionBombError) as error:
-        raise ConfigError(f"{file}: a broken image ({error})") from None
-    return reading.colour(pixels[..., None] if grey else pixels, str(file))
+        told = str(error) if isinstance(file, Path) else type(error).__name__
+        raise ConfigError(f"{what}: a broken image ({told})") from None
+    return reading.colour(pixels[..., None] if grey else pixels, what)

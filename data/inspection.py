@@ -10,7 +10,9 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
 from fedsofim.data.classes import Classes, in_order, names_in
-from fedsofim.data.images import SPLITS, folder_files, image_array, owners
+from fedsofim.data.hf_columns import is_saved
+from fedsofim.data.hugging_face import HuggingFace
+from fedsofim.data.images import SPLITS, Reading, folder_files, image_array, owners
 from fedsofim.data.records import split_of
 from fedsofim.data.schema import Number
 from fedsofim.data.table import SUFFIXES, Table, features, labels, read_columns
@@ -47,7 +49,9 @@ def inspect(path: Path, classes: Classes | None = None, table: Table | None = No
     found = Inspection([], [], [])
     try:
         require(path.exists(), f"{path}: there is no such file or folder")
-        if path.is_dir():
+        if path.is_dir() and is_saved(path):
+            parts = _hugging_face(HuggingFace(path=str(path)), classes)
+        elif path.is_dir():
             parts = _folder(path, classes)
         elif path.suffix in SUFFIXES:
             parts = _table(table or Table(path=str(path)))
@@ -123,7 +127,7 @@ def _split(
     require(int(y.max()) < count, f"{split}: a label is {y.max()}, but there are {count} classes")
     public = TOLD if split == "train" else KEPT
     yield Line(f"{split} records", f"{len(y):,}", public)
-    if split == "train":
+    if split == "train" and shape:
         kind = "features" if len(shape) == 2 else "image size"
         yield Line(kind, " x ".join(map(str, shape[1:])), TOLD)
     yield from _counts(split, np.bincount(y, minlength=count), known.names if known else ())
@@ -178,6 +182,26 @@ def _folder(root: Path, classes: Classes | None) -> Iterator[Line | str]:
         yield Line(f"{split} records", f"{counts.sum():,}", public)
         yield from _counts(split, counts, names)
     yield from _names(tuple(tree["train"]), classes)
+
+
+def _hugging_face(data: HuggingFace, classes: Classes | None) -> Iterator[Line | str]:
+    images = data.holds_images()
+    yield Line("kind", f"a data set of Hugging Face's, of {'images' if images else 'features'}")
+    told = data.images(Reading(classes=classes, as_rgb=True)) if images else None
+    arrays = {} if told else data.arrays()
+    own = names_in(arrays)
+    for split in ("train", "test"):
+        if told and split in told.splits:
+            y, shape = told.splits[split].labels, ()
+        elif f"{split}_x" in arrays:
+            x, y = split_of(arrays, split)
+            shape = x.shape
+            if split == "train":
+                yield from _features(x)
+        else:
+            continue
+        yield from _split(split, shape, y, told.classes.names if told else own, classes)
+    yield from _names(told.classes.names if told else own, classes)
 
 
 def _table(table: Table) -> Iterator[Line | str]:

@@ -7,19 +7,21 @@ import hashlib
 import json
 import lzma
 import math
+import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.models.coded import Rows, blocks
 
 # What reading a damaged archive can raise: zipfile, for one that is said to be encrypted, a
 # RuntimeError, and NumPy, for a header that is no Python, what Python's own tokenizer does.
@@ -32,6 +34,7 @@ DAMAGE = (
 # features of VGG-16 are packed by LZMA, not as tightly as this.
 LARGEST = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032, zipfile.ZIP_LZMA: 64}
 PROVENANCE, SHA256 = "provenance", "sha256"
+MAPPED = 1 << 24  # bytes from which an array may be mapped
 
 
 class Header(NamedTuple):
@@ -51,7 +54,7 @@ def naming(file: Path) -> Iterator[None]:
         told = str(error)
         raise ConfigError(told if told.startswith(str(file)) else f"{file}: {told}") from None
     except DAMAGE as error:
-        raise ConfigError(f"{file}: not a readable .npz file ({error})") from None
+        raise ConfigError(f"{file}: not a readable {file.suffix} file ({error})") from None
 
 
 def headers(file: Path) -> dict[str, Header]:
@@ -79,13 +82,47 @@ def rows(file: Path, name: str, size: int) -> Iterator[Array]:
         stream.read(1)  # the end of the array, where the archive's checksum is compared
 
 
-def read(file: Path, *names: str) -> dict[str, Array]:
-    """The arrays with these names, or all; those that are not there are left out."""
+def read(file: Path, *names: str, mapped: bool = False) -> dict[str, Array]:
+    """The arrays with these names, or all; those that are not there are left out.
+
+    With `mapped`, large ones that are not packed stay in the file, and are read where they lie.
+    """
     with naming(file):
         with zipfile.ZipFile(file) as archive:  # np.load would take a lone .npy as well
             _check_sizes(archive, names, file.stat().st_size)
+            large = _large(archive, names) if mapped else {}
+            found = {name: _mapped(file, archive, member) for name, member in large.items()}
         with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names or arrays.files if name in arrays}
+            wanted = [name for name in names or arrays.files if name in arrays]
+            return {name: found[name] if name in found else arrays[name] for name in wanted}
+
+
+def _large(archive: zipfile.ZipFile, names: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
+    """The members that are worth mapping, and can be."""
+    plain = [m for m in archive.infolist() if m.compress_type == zipfile.ZIP_STORED]
+    large = {m.filename.removesuffix(".npy"): m for m in plain if m.file_size >= MAPPED}
+    return {name: member for name, member in large.items() if not names or name in names}
+
+
+def _mapped(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """An array where it lies in the file, once it has its checksum."""
+    with archive.open(member) as stream:
+        shape, dtype, fortran_order = _header(stream)
+        skip = stream.tell()
+        require(not dtype.hasobject, f"{member.filename} holds objects, not numbers")
+        while stream.read(1 << 20):  # at the end the checksum is compared
+            pass
+    with open(file, "rb") as stream:
+        stream.seek(member.header_offset + 26)
+        skip += sum(struct.unpack("<HH", stream.read(4)))  # the lengths of a name and of extras
+    order: Literal["F", "C"] = "F" if fortran_order else "C"
+    return np.memmap(file, dtype, "r", member.header_offset + 30 + skip, shape, order)
+
+
+def array(file: Path) -> Array:
+    """The array of a `.npy` file, which must hold as much as its header claims."""
+    with naming(file):  # mapped first: NumPy takes memory for what a header claims
+        return np.array(np.load(file, mmap_mode="r", allow_pickle=False))
 
 
 def _check_sizes(archive: zipfile.ZipFile, names: Sequence[str], size: int) -> None:
@@ -124,9 +161,14 @@ def digest(arrays: Mapping[str, Array]) -> str:
     """The SHA-256 of named arrays: their names, types, shapes and content; not of `sha256`."""
     total = hashlib.sha256()
     for name in sorted(arrays.keys() - {SHA256}):
-        array = np.ascontiguousarray(arrays[name])
+        array = arrays[name]
+        if isinstance(array, Rows):  # made in parts
+            parts = [array[part] for part in blocks(len(array))]
+        else:
+            parts = [array := np.ascontiguousarray(array)]
         total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        total.update(array.data if array.dtype.kind in "biuf" else array.tobytes())
+        for part in map(np.asarray, parts):
+            total.update(part.data if part.dtype.kind in "biuf" else part.tobytes())
     return total.hexdigest()
 
 

@@ -16,7 +16,7 @@ from fedsofim.data.published import published_owners
 # A client holds at least this share of the mean client's records unless `min_size` says otherwise:
 # 800 of CIFAR-10's records with 20 clients.
 MIN_SHARE = 0.32
-Kind = Literal["iid", "dirichlet", "classes", "natural", "published"]
+Kind = Literal["iid", "dirichlet", "classes", "powerlaw", "natural", "published"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,22 +78,26 @@ class Division(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Division):
-    """The divisions that come with the project.
+    r"""The divisions that come with the project.
 
     Attributes:
         kind: `iid`; `dirichlet`, in which each class is spread over the clients by a Dirichlet
-            draw; `classes`, in which each client holds records of a few classes only; `natural`,
-            in which the data say whose each record is; clients are then numbered in the order of
-            their ids; `published`, in which clients hold what the paper's Tables 13 and 14 say.
+            draw; `classes`, in which each client holds records of a few classes only; `powerlaw`,
+            in which records are dealt out at random and sizes fall as a power of the client's
+            number, $n_i = N\,i^{-a} / \sum_j j^{-a}$ for $i = 1 \dots n$; `natural`, in which the
+            data say whose each record is; clients are then numbered in the order of their ids;
+            `published`, in which clients hold what the paper's Tables 13 and 14 say.
         alpha: concentration of the Dirichlet draw; small is uneven.
         classes_per_client: for `classes`.
-        min_size: the fewest records a Dirichlet client gets, taken from the largest clients where
-            the draw gives less; by default 0.32 of the mean.
+        exponent: $a$ of `powerlaw`; 0 makes all clients equally large.
+        min_size: the fewest records of a client, taken from the largest clients where the draw or
+            the law gives less; by default 0.32 of the mean for `dirichlet`, else 1.
     """
 
     kind: Kind
     alpha: float = 0.5
     classes_per_client: int = 2
+    exponent: float = 1.0
     min_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +110,9 @@ class Partition(Division):
         require(
             self.min_size is None or self.min_size >= 1,
             f"min_size={self.min_size}: must be at least 1",
+        )
+        require(
+            0 <= self.exponent < math.inf, f"exponent={self.exponent}: must be a finite number >= 0"
         )
 
     @property
@@ -127,6 +134,11 @@ class Partition(Division):
             return published_owners(labels, classes, n, order)
         if self.kind == "iid":
             owner[order] = np.arange(len(labels)) % n
+            return owner
+        if self.kind == "powerlaw":
+            law = np.arange(1.0, n + 1) ** -self.exponent
+            owner[order] = np.repeat(np.arange(n), _apportion(law, len(labels)))
+            self._top_up(owner, order)
             return owner
         shares = self._shares(rng, classes)
         for k in range(classes):

@@ -1,7 +1,7 @@
 """Records out of named arrays: features and labels in splits, checked."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -9,13 +9,14 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.classes import Classes, in_order, names_in
+from fedsofim.models.coded import Rows, blocks, is_large
 
 
 class Dataset(NamedTuple):
     """Features and labels, split for training and test.
 
     Attributes:
-        train_x: `(N, F)` float32.
+        train_x: `(N, F)` float32; or, if large, what becomes that in parts: `models/coded.py`.
         train_y: `(N,)` integers from 0 to `classes - 1`.
         test_x: `(M, F)` float32.
         test_y: `(M,)` integers.
@@ -54,7 +55,11 @@ def hold_out(data: Dataset, share: float) -> Dataset:
 
 
 def checked(
-    arrays: Mapping[str, Array], classes: Classes | None = None, *, tested: bool = True
+    arrays: Mapping[str, Array],
+    classes: Classes | None = None,
+    *,
+    tested: bool = True,
+    lazy: bool = False,
 ) -> Dataset:
     """A data set of features from named arrays; every fault is an error.
 
@@ -63,10 +68,12 @@ def checked(
         classes: those that were agreed on; by default what the arrays name, or the training labels
             show.
         tested: whether there must be a test set.
+        lazy: whether features that are large may stay as they are, and be floats when asked for.
     """
-    train_x, train_y = split_of(arrays, "train")
+    train_x, train_y = split_of(arrays, "train", lazy=lazy)
     absent = not tested and not {"test_x", "test_images"} & arrays.keys()
-    test_x, test_y = (train_x[:0], train_y[:0]) if absent else split_of(arrays, "test")
+    none = np.asarray(train_x[:0]), train_y[:0]
+    test_x, test_y = none if absent else split_of(arrays, "test", lazy=lazy)
     require(
         train_x.shape[1] == test_x.shape[1],
         f"train has {train_x.shape[1]} features and test has {test_x.shape[1]}",
@@ -123,11 +130,12 @@ def count_classes(train: Array, test: Array, records: int, classes: Classes | No
 
 
 def split_of(
-    arrays: Mapping[str, Array], split: str, *, plain: bool = False
+    arrays: Mapping[str, Array], split: str, *, plain: bool = False, lazy: bool = False
 ) -> tuple[Array, Array]:
     """Checked features and labels of one split, under our names or MedMNIST's.
 
-    With `plain`, also `x` and `y` alone, as in a file that has one split only.
+    With `plain`, also `x` and `y` alone, as in a file that has one split only. With `lazy`, large
+    features stay as they are: what is returned becomes float32 when it is asked for.
     """
     x = _named(arrays, f"{split}_x", f"{split}_images", *(["x"] if plain else []))
     y = _named(arrays, f"{split}_y", f"{split}_labels", *(["y"] if plain else []))
@@ -141,8 +149,7 @@ def split_of(
     require(real, f"{split}_x holds {x.dtype}, not real numbers")
     require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
     require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
-    with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused below
-        features = x.astype(np.float32)
+    code: tuple[Array, ...] = ()
     if "scale" in arrays:  # quantised: value = lo + scale * q, by column
         for name in ("scale", "lo"):
             column = _named(arrays, name)
@@ -150,9 +157,11 @@ def split_of(
                 column.shape == x.shape[1:] and np.issubdtype(column.dtype, np.floating),
                 f"{name} is {column.dtype} {column.shape}; it must hold a float for each feature",
             )
-        features *= arrays["scale"].astype(np.float32)
-        features += arrays["lo"].astype(np.float32)
-    bad = int((~np.isfinite(features)).any(axis=1).sum())
+        code = arrays["scale"].astype(np.float32), arrays["lo"].astype(np.float32)
+    rows = Rows(np.asarray(x), *code)
+    features = cast(Array, rows) if lazy and is_large(x) else rows.made()
+    parts = (np.asarray(features[part]) for part in blocks(len(features)))
+    bad = sum(int((~np.isfinite(part)).any(axis=1).sum()) for part in parts)
     require(bad == 0, f"{split}_x has NaN or infinite features in {bad} records")
     return features, y.astype(np.intp)
 

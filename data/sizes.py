@@ -12,6 +12,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
 from fedsofim.data.classes import NAMES, names_in
 from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.hugging_face import HuggingFace
 from fedsofim.data.images import folder_files, image_array
 from fedsofim.data.own import Data
 from fedsofim.data.recipe import BackboneConfig
@@ -42,6 +43,9 @@ def count(dataset: DatasetConfig | Data, backbone: BackboneConfig) -> tuple[int,
     if isinstance(dataset, Data):
         data = dataset.load()
         return len(data.train_y), math.prod(data.train_x.shape[1:]), data.classes
+    if isinstance(dataset, HuggingFace):
+        records, features, classes = dataset.sizes()
+        return records, features or _width(backbone), classes
     width = _width(backbone)
     agreed = dataset.agreed.count if dataset.agreed else None
     if dataset.path is not None:

@@ -98,10 +98,16 @@ def schema_file(table: Path, given: str | None = None) -> Path:
 
 def read_columns(file: Path, schema: Schema, more: Sequence[str] = ()) -> dict[str, Array]:
     """The columns of a table: numbers as float64, NaN where missing; all others as texts."""
-    table = read_table(file, [*schema.columns, *more])
+    table, names = read_table(file, [*schema.columns, *more]), (*schema.columns, *more)
+    return coded_columns({n: table.column(n).to_pylist() for n in names}, schema, file)
+
+
+def coded_columns(
+    columns: Mapping[str, Sequence[object]], schema: Schema, file: Path
+) -> dict[str, Array]:
+    """Columns of any values, as `read_columns` gives them."""
     out = {}
-    for name in (*schema.columns, *more):
-        values = table.column(name).to_pylist()
+    for name, values in columns.items():
         numeric = isinstance(schema.columns.get(name), Number)
         out[name] = _numbers(values, name, file) if numeric else np.array(list(map(plain, values)))
     return out

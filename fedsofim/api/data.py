@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
 from fedsofim.data.records import Dataset, hold_out
+from fedsofim.models.coded import Rows, blocks, is_large
 
 
 class Labelled(NamedTuple):
@@ -49,7 +50,7 @@ def labelled(data: Sequence[Any], owners: Any = None, classes: Any = None) -> La
     )
     x, y = _inputs(data[0], "X"), _labels(data[1], "y")
     none = len(data) == 2
-    test_x = x[:0] if none else _inputs(data[2], "X_test")
+    test_x = np.asarray(x[:0]) if none else _inputs(data[2], "X_test")
     test_y = y[:0] if none else _labels(data[3], "y_test")
     for name, inputs, labels in (("X", x, y), ("X_test", test_x, test_y)):
         require(len(inputs) == len(labels), f"{name}: {len(inputs)} records, {len(labels)} labels")
@@ -77,8 +78,12 @@ def labelled(data: Sequence[Any], owners: Any = None, classes: Any = None) -> La
 
 def _inputs(given: Any, name: str) -> Array:
     try:
-        with np.errstate(over="ignore"):  # too large for float32 is infinite, which is refused
-            x = np.asarray(given).astype(np.float32)
+        x = np.asarray(given)
+        if x.ndim == 2 and x.dtype.kind in "iuf" and is_large(x):
+            x = cast(Array, Rows(x))  # as it is: floats when they are asked for
+        else:
+            with np.errstate(over="ignore"):  # too large for float32 is infinite, and refused
+                x = x.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: not an array of numbers ({error})") from None
     require(
@@ -86,7 +91,8 @@ def _inputs(given: Any, name: str) -> Array:
         f"{name}: has shape {x.shape}; give (records, features), or (records, channels, height, "
         "width) for a network",
     )
-    bad = int((~np.isfinite(x)).any(axis=tuple(range(1, x.ndim))).sum())
+    parts, axes = (np.asarray(x[part]) for part in blocks(len(x))), tuple(range(1, x.ndim))
+    bad = sum(int((~np.isfinite(part)).any(axis=axes).sum()) for part in parts)
     require(bad == 0, f"{name}: NaN or infinite values in {bad} records")
     return x
 

@@ -70,7 +70,7 @@ def made_by(config: Config) -> dict[str, Any]:
         isinstance(dataset, DatasetConfig) and dataset.name not in ("arrays", "owners"), UNKNOWN
     )
     assert isinstance(dataset, DatasetConfig)
-    if dataset.path is None or dataset.holds_images():
+    if dataset.of_images() or dataset.path is None:
         return {"name": config.backbone.name}
     made = told_by(dataset.file)
     require(bool(made), f"dataset.path={dataset.path}: does not say what made it; {UNKNOWN}")

@@ -15,6 +15,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
 from fedsofim.data.classes import names_in
 from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.hf_columns import is_saved
 from fedsofim.data.images import Batch, Reading, decode
 from fedsofim.data.own import Data
 from fedsofim.data.records import features_of
@@ -93,6 +94,8 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
     grey = isinstance(dataset, DatasetConfig) and dataset.as_rgb
     reading = Reading(as_rgb=grey)
     if file.is_dir():
+        made = "'fedsofim features dataset=hf dataset.path=DIR out=x.npz' makes a file of it"
+        require(not is_saved(file), f"{file}: a data set of Hugging Face's; {made}")
         paths = sorted(p for p in file.rglob("*") if p.is_file() and p.name[0] != ".")
         require(bool(paths), f"{file}: a folder with no images")
         names = [str(path.relative_to(file)) for path in paths]
@@ -103,7 +106,7 @@ def read(history: History, file: Path, array: str | None = None) -> Records:
         return Records(_decoded([file], [file.name], reading), images=True)
     with npz.naming(file):
         require(array is None or file.suffix == ".npz", f"{array}: only a .npz has several arrays")
-        arrays = npz.read(file) if file.suffix == ".npz" else {"x": np.load(file)}
+        arrays = npz.read(file) if file.suffix == ".npz" else {"x": npz.array(file)}
         name = _chosen(arrays, array)
         labels = arrays.get(NAMED.get(name, name.replace("_x", "_y").replace("images", "labels")))
         if labels is not None and (own := names_in(arrays)):

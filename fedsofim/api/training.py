@@ -25,6 +25,7 @@ from fedsofim.api.model import Model
 from fedsofim.config.words import WORDS
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
+from fedsofim.data import npz
 from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.evaluation import personal_models
@@ -134,8 +135,8 @@ def load(path: str | Path) -> History:
     finished = (place.path / "summary.json").is_file() and done == config.checked.rounds
     own: list[Array] = []
     if finished and (place.path / "personal.npz").is_file():
-        with np.load(place.path / "personal.npz", allow_pickle=False) as saved:
-            own = list(saved["theta"])
+        with npz.naming(file := place.path / "personal.npz"):
+            own = list(npz.read(file, "theta")["theta"])
     return History(
         config=config,
         rows=place.metrics(done),

@@ -62,18 +62,23 @@ def _check(chosen: argparse.Namespace) -> None:
 
 def _schema(chosen: argparse.Namespace) -> None:
     from fedsofim.core.files import write_whole
+    from fedsofim.data.hugging_face import HuggingFace
     from fedsofim.data.schema import drafted
     from fedsofim.data.table import read_table, schema_file
 
     out = chosen.out or schema_file(chosen.file)
     require(not out.exists(), f"{out}: exists already; name another with --out")
-    table, without = read_table(chosen.file), chosen.without.split(",")
-    names = [name for name in table.column_names if name not in without]
-    columns = {name: table.column(name).to_pylist() for name in names}
+    kind, without = "hf" if chosen.file.is_dir() else "table", chosen.without.split(",")
+    if kind == "hf":
+        columns = HuggingFace(path=str(chosen.file)).columns()
+    else:
+        table = read_table(chosen.file)
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    columns = {name: held for name, held in columns.items() if name not in without}
     write_whole(out, drafted(chosen.file.name, chosen.target, columns).encode())
     print(
         f"{out}: a draft, read from the rows, so it may tell of them. Check every line: declare "
         "what is possible, not what is there. Then\n"
         f"  fedsofim data check {chosen.file}\n"
-        f"  fedsofim run dataset=table dataset.path={chosen.file}"
+        f"  fedsofim run dataset={kind} dataset.path={chosen.file}"
     )

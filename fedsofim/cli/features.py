@@ -32,7 +32,6 @@ def main(arguments: Sequence[str]) -> None:
     from fedsofim.config.compose import compose
     from fedsofim.config.parts import find
     from fedsofim.data import npz
-    from fedsofim.data.datasets import DatasetConfig
     from fedsofim.data.features import Extraction, require_new, save
     from fedsofim.data.own import Data
     from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
         save(out, npz.seal(arrays, {"made_by": f"fedsofim {__version__}"}))
         return print(f"Features in {out}")
     extraction = Extraction(
-        dataset=build(DatasetConfig, values["dataset"], "dataset"),
+        dataset=build(kind, values["dataset"], "dataset"),
         backbone=build(BackboneConfig, values["backbone"], "backbone"),
         features=build(FeaturesConfig, values["features"], "features"),
     )

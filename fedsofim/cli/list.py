@@ -9,6 +9,17 @@ from fedsofim.core.shipped import described, shipped
 
 ABOUT = "The options of a group, as 'fedsofim run group=option' takes them, and what each is."
 
+# What is not in files, but in a library: only named, so that the library is not imported.
+MORE = {
+    "partition": {
+        "flwr:NAME": "A partitioner of Flower Datasets: flwr:dirichlet, flwr:shard, flwr:linear ..."
+    },
+    "backbone": {
+        "torchvision:NAME": "Any classifier of torchvision's, such as torchvision:resnet18.",
+        "timm:NAME": "Any model of timm's, such as timm:vit_tiny_patch16_224.",
+    },
+}
+
 
 def groups() -> dict[str, str]:
     """The groups by their plural, which is what `list` is given."""
@@ -47,7 +58,7 @@ def _described(group: str) -> dict[str, str]:
     from fedsofim.config.parts import GROUPS
 
     classes: Mapping[str, type] = GROUPS[group].known if group in GROUPS else {}
-    options = {name: described(group, name) for name in _options(group)}
+    options = {name: described(group, name) for name in _options(group)} | MORE.get(group, {})
     return {name: _first_line(kind) for name, kind in classes.items()} | options
 
 

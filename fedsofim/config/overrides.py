@@ -65,7 +65,7 @@ def meant(key: str, overrides: Sequence[str] = ()) -> list[str]:
     """
     from fedsofim.config.compose import compose
 
-    groups = [o for o in overrides if re.match(r"\w+=[\w.:]+$", o) and not o.startswith(f"{key}=")]
+    groups = [o for o in overrides if re.match(r"\w+=[\w.:-]+$", o) and not o.startswith(f"{key}=")]
     try:
         return nearest(key, names(compose(groups)))
     except Exception:  # something else is wrong as well

@@ -19,7 +19,10 @@ from fedsofim.config.build import PLAIN, settings_of
 from fedsofim.core.errors import choose, require
 from fedsofim.core.loading import load_object
 from fedsofim.core.settings import Inline
+from fedsofim.data import flower_partition
 from fedsofim.data.datasets import NAMES, DatasetConfig
+from fedsofim.data.flower_partition import FlowerDivision, is_flower
+from fedsofim.data.hugging_face import HuggingFace
 from fedsofim.data.own import Data
 from fedsofim.data.partition import Division, Kind, Partition
 from fedsofim.data.table import Table
@@ -48,7 +51,9 @@ class Group(NamedTuple):
 
 GROUPS: dict[str, Group] = {
     "dataset": Group(
-        Data, {**dict.fromkeys(NAMES, DatasetConfig), "table": Table}, "fedsofim.datasets"
+        Data,
+        {**dict.fromkeys(NAMES, DatasetConfig), "table": Table, "hf": HuggingFace},
+        "fedsofim.datasets",
     ),
     "partition": Group(
         Division, dict.fromkeys(get_args(Kind), Partition), "fedsofim.partitions", key="kind"
@@ -65,12 +70,19 @@ _handed: dict[str, type] = {}
 
 def is_own(group: str, name: object) -> bool:
     """Whether a name is not one of the project's own parts, but `package.module:Name`."""
-    return group in GROUPS and isinstance(name, str) and ":" in name
+    return group in GROUPS and isinstance(name, str) and ":" in name and not _flower(group, name)
+
+
+def _flower(group: str, name: object) -> bool:
+    """Whether it is a partitioner of Flower's, of which there is one list."""
+    return group == "partition" and is_flower(name)
 
 
 def find(group: str, name: object) -> type[Any]:
     """The class of a part, checked to be one."""
     known = GROUPS[group].known
+    if _flower(group, name):
+        return FlowerDivision
     if isinstance(name, str) and name not in known:
         if name in _handed:
             return _checked(group, name, _handed[name])
@@ -152,12 +164,14 @@ def _offer_backbone(name: str) -> None:
 
 def _offer(group: str, name: str) -> None:
     key, known = GROUPS[group].key, GROUPS[group].known
-    if name in known or not (is_own(group, name) or name in installed(group)):
+    flower = _flower(group, name)
+    if name in known or not (flower or is_own(group, name) or name in installed(group)):
         return
     from hydra.core.config_store import ConfigStore
 
     cls = find(group, name)
-    node: dict[str, Any] = {group: {key: name, **defaults(cls)}}
+    keys = flower_partition.section(name) if flower else {key: name, **defaults(cls)}
+    node: dict[str, Any] = {group: keys}
     client = getattr(cls, "client", None)
     if group == "strategy" and client is not None:
         goes_with = _handed_over(client) if isinstance(client, type) else client

@@ -17,6 +17,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.features import Extraction
+from fedsofim.data.flower_partition import client_count, is_flower
 from fedsofim.data.own import Data
 from fedsofim.data.partition import Division
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
@@ -280,7 +281,11 @@ def parse(values: Mapping[str, Any]) -> Config:
 
 
 def _counted(partition: Mapping[str, Any], dataset: DatasetConfig | Data) -> Mapping[str, Any]:
-    """A natural partition's number of clients is in the data."""
-    if partition.get("kind") == "natural" and partition.get("clients") is None:
+    """How many clients there are, where the data or a partitioner's own arguments say so."""
+    kind = partition.get("kind")
+    if partition.get("clients") is None and kind == "natural":
         return {**partition, "clients": dataset.client_count()}
+    if partition.get("clients") is None and is_flower(kind):
+        found = client_count(str(kind), partition.get("args") or {}, dataset.client_count)
+        return {**partition, "clients": found}
     return partition

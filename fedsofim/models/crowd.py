@@ -47,7 +47,7 @@ def small_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
     S, t = math.prod(heads), data[0].transformed
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
     U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
-    x, target, norm = ([D[k] for D in data] for k in range(3))
+    x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
     if t is not None:
         norm = [D.transformed.norm for D in data if D.transformed]
     out = np.empty((n, S, K, width), np.float32)

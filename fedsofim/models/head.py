@@ -10,7 +10,7 @@ $\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is trans
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,6 +19,8 @@ from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
+from fedsofim.models.coded import Columns, OneHot, Rows
+from fedsofim.models.maps import mapped, similar, through
 from fedsofim.models.moments import Features, norms
 from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
@@ -58,6 +60,8 @@ class Raw(NamedTuple):
 class Examples(NamedTuple):
     """Labelled examples, ready for the head; examples are columns, so that slices are views.
 
+    Of many examples, `x` and `target` may be what only becomes arrays in parts: see `coded`.
+
     Attributes:
         x: features with a last row of ones for the bias, `(F+1, N)`.
         target: one-hot labels, `(K, N)`.
@@ -76,6 +80,11 @@ class Examples(NamedTuple):
     def size(self) -> int:
         """How many examples there are."""
         return int(self.x.shape[1])
+
+    @property
+    def lazy(self) -> bool:
+        """Whether they become arrays in parts only."""
+        return not isinstance(self.x, np.ndarray)
 
     @property
     def labels(self) -> Array:
@@ -122,7 +131,7 @@ class Examples(NamedTuple):
         if P is None:
             return self if self.raw is None else Examples(x, self.target, norm)
         with np.errstate(over="ignore", invalid="ignore"):
-            z = exact_sums.mapped(P, x) if exact else _mapped(np.asarray(P, x.dtype), x)
+            z = exact_sums.mapped(P, x) if exact else through(np.asarray(P, x.dtype), x)
             return Examples(z, self.target, norms(z), raw=Raw(P, x, norm))
 
     @property
@@ -130,7 +139,7 @@ class Examples(NamedTuple):
         """The features alone, for sums over them; norms without the 1, where it is not most."""
         square = self.norm * self.norm * (1 + 8 * np.finfo(self.norm.dtype).eps) - 1
         known = bool(square.size) and bool(square.min() > 0.5)  # no, if one is NaN
-        return Features(self.x[:-1], self.target, square if known else None)
+        return Features(self.x[:-1], np.asarray(self.target), square if known else None)
 
     def features_through(self, P: Array) -> Features:
         """The features as they are after the map, fast, for a sum over them.
@@ -138,11 +147,12 @@ class Examples(NamedTuple):
         Where P moves and scales all alike, that is left to the sum, and no record is mapped.
         """
         raw = self.through(None)
-        if (scale := _similar(P)) is not None:
+        if (scale := similar(P)) is not None:
             shift = (P[:-1, -1] / scale).astype(raw.x.dtype)
             return raw.features._replace(shift=shift if shift.any() else None, scale=scale)
         with np.errstate(over="ignore", invalid="ignore"):
-            return Features(_mapped(np.asarray(P, raw.x.dtype), raw.x)[:-1], self.target)
+            z = mapped(np.asarray(P, raw.x.dtype), np.asarray(raw.x))
+            return Features(z[:-1], np.asarray(self.target))
 
     def gradient_sum(self, theta: Array, clip: Scale, exact: bool = False) -> BoundedSum:
         """The sum of these examples' clipped gradients, in integers if it must be exact."""
@@ -180,8 +190,12 @@ class Examples(NamedTuple):
         return [Covariances(G / self.size, A / self.size)]
 
 
-def examples(features: Array, labels: Array, classes: int) -> Examples:
+def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
     """Prepare `(N, F)` features and `(N,)` integer labels for the head."""
+    if isinstance(features, Rows):
+        few = labels.astype(np.min_scalar_type(classes - 1))
+        lazy, hot = cast(Array, Columns(features)), cast(Array, OneHot(few, classes))
+        return Examples(lazy, hot, norms(lazy))
     n = len(features)
     x = np.ones((features.shape[1] + 1, n), dtype=features.dtype)
     x[:-1] = features.T
@@ -200,24 +214,6 @@ def examples_of(records: Records | Features) -> Examples:
 def features_of(records: Records | Features) -> Features:
     """The features of some records, where the model is known to be a head."""
     return records if isinstance(records, Features) else examples_of(records).features
-
-
-def _similar(P: Array) -> float | None:
-    """By what a map scales all features alike, if it does that and no more than move them."""
-    U, scale = P[:-1, :-1], float(P[0, 0])
-    same = np.count_nonzero(U) == len(U) and bool((U.diagonal() == scale).all())
-    last = not P[-1, :-1].any() and P[-1, -1] == 1
-    return scale if same and last and 0 < scale < math.inf else None
-
-
-def _mapped(P: Array, x: Array) -> Array:
-    """`P x`; where P only scales and shifts, without a matrix product."""
-    scale = _similar(P)
-    if scale is None:
-        return np.asarray(P @ x)
-    z = x * P.diagonal()[:, None]
-    z[:-1] += P[:-1, -1:]
-    return np.asarray(z)
 
 
 def init(rng: np.random.Generator, classes: int, features: int) -> Array:

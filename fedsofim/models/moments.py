@@ -11,6 +11,7 @@ import numpy as np
 from fedsofim.core.arrays import Array
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import exact_sums
+from fedsofim.models.coded import Columns, blocks
 
 try:
     from fedsofim_kernel import clipped_moment  # kernel.c
@@ -25,6 +26,8 @@ SMALL = 128
 
 def norms(v: Array) -> Array:
     """The norm of each column, never too small: sums lose digits and squares may underflow."""
+    if isinstance(v, Columns):
+        return np.concatenate([norms(v[:, part]) for part in blocks(v.shape[1])])
     square: Array = np.einsum("...kn,...kn->...n", v, v)
     limits = np.finfo(v.dtype)
     square *= 1 + v.shape[-2] * limits.eps

@@ -70,6 +70,7 @@ class DeepNetwork:
 
     def records(self, x: Array, y: Array) -> DeepRecords:
         """Labelled records for this network."""
+        x = np.asarray(x)
         if self.vocabulary and x.size:
             inside = x.min() >= 0 and x.max() < self.vocabulary
             whole = bool((x == np.rint(x)).all())

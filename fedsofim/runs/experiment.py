@@ -123,7 +123,7 @@ def takes_pixels(config: Config) -> bool:
     dataset = config.dataset
     if config.model.linear or isinstance(dataset, Data):
         return False
-    return dataset.holds_images() if dataset.path else dataset.embedded is None
+    return dataset.of_images()
 
 
 def clients_of(network: Network, data: Dataset, parts: Sequence[Array]) -> list[Client]:

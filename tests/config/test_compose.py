@@ -32,6 +32,7 @@ def overrides(group, option):
     needs = {
         "npz": ["dataset.path=some.npz"],
         "table": ["dataset.path=some.csv"],
+        "hf": ["dataset.hub=some/set", "settings=published"],
         "folder": ["dataset.root=some"],
         "owners": ["dataset.classes=3"],
         "oracle": ["privacy=none"],

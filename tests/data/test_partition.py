@@ -17,6 +17,8 @@ KINDS = {
     "even": Partition(kind="dirichlet", clients=20, alpha=1e6),
     "classes": Partition(kind="classes", clients=20, classes_per_client=3),
     "one class": Partition(kind="classes", clients=20, classes_per_client=1),
+    "powerlaw": Partition(kind="powerlaw", clients=20),
+    "steep": Partition(kind="powerlaw", clients=20, exponent=40),
 }
 
 
@@ -49,7 +51,7 @@ def test_the_same_seed_gives_the_same_division(partition, labels):
 
 
 @given(
-    st.sampled_from(["iid", "dirichlet", "classes"]),
+    st.sampled_from(["iid", "dirichlet", "classes", "powerlaw"]),
     st.integers(1, 60),
     st.integers(0, 200),
     st.integers(2, 6),
@@ -135,7 +137,25 @@ def test_statistics_are_scipys(partition, labels):
     assert json.loads(json.dumps(record, allow_nan=False)) == record
 
 
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "classes"])
+@pytest.mark.parametrize("exponent", [0, 0.5, 1, 1.7])
+def test_sizes_follow_the_power_law_that_is_stated(labels, exponent):
+    parts = Partition(kind="powerlaw", clients=20, exponent=exponent).split(labels, 10, seed=3)
+    weights = [i**-exponent for i in range(1, 21)]
+    stated = [5000 * w / sum(weights) for w in weights]
+    assert max(abs(len(part) - size) for part, size in zip(parts, stated, strict=True)) <= 1
+
+
+def test_a_power_law_says_nothing_of_classes():
+    """Records are dealt out at random: a large client has all classes as often as all have them."""
+    labels = np.repeat(np.arange(4), 25_000)  # in order, as many files are
+    parts = Partition(kind="powerlaw", clients=5, exponent=1).split(labels, 4, seed=0)
+    for part in parts:
+        expected = len(part) / 4
+        counts = np.bincount(labels[part], minlength=4)
+        assert ((counts - expected) ** 2 / expected).sum() < 16.3  # chi-squared, 0.1 % of 3
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "classes", "powerlaw"])
 def test_ten_thousand_clients_are_quick(rng, kind):
     labels = rng.integers(0, 9, 90_000)
     began = time.perf_counter()
@@ -158,6 +178,9 @@ def test_one_client_holds_all(partition, labels):
         ({"alpha": float("nan")}, "alpha=nan"),
         ({"classes_per_client": 0}, "classes_per_client=0"),
         ({"min_size": 0}, "min_size=0"),
+        ({"exponent": -1.0}, "exponent=-1.0: must be a finite number >= 0"),
+        ({"exponent": float("inf")}, "exponent=inf"),
+        ({"kind": "powerlaw", "min_size": 251}, "20 clients would need 5020 records"),
         ({"clients": 5001}, "more clients than the 5000 records"),
         ({"min_size": 251}, "20 clients would need 5020 records, there are 5000"),
         ({"kind": "classes", "classes_per_client": 11}, "there are only 10 classes"),

@@ -54,7 +54,8 @@ def imported(tree):
 
 def used(*folders):
     files = {file for folder in folders for file in (ROOT / folder).rglob("*.py")}
-    beside = {file.stem.replace("_", "-") for file in files}  # tests and scripts import each other
+    others = (f for f in files if f.relative_to(ROOT).parts[0] not in PACKAGE)
+    beside = {file.stem.replace("_", "-") for file in others}  # tests and scripts import each other
     return {n for file in files for n in imported(ast.parse(file.read_text()))} - beside
 
 

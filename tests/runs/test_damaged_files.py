@@ -78,6 +78,17 @@ def test_an_archive_that_claims_more_than_its_file_can_hold(tmp_path: Path) -> N
         npz.read(file)
 
 
+def test_an_array_that_claims_more_than_its_file_holds(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(1000))
+    whole = (tmp_path / "x.npy").read_bytes()
+    forged = whole.replace(b"(1000,), }      ", b"(1000000000,), }")
+    assert len(forged) == len(whole)
+    assert forged != whole
+    (tmp_path / "x.npy").write_bytes(forged)
+    with pytest.raises(ConfigError, match=r"not a readable \.npy file"):
+        npz.array(tmp_path / "x.npy")
+
+
 @pytest.mark.parametrize("read", [npz.read, npz.headers])
 def test_what_is_said_to_be_encrypted_is_refused(tmp_path: Path, read: Any) -> None:
     file = tmp_path / "x.npz"

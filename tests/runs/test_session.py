@@ -132,7 +132,7 @@ def test_class_counts_are_shown_only_when_asked_for_and_marked(run):
         assert f"<li><code>{name}</code>" in page
     page = (shown / "report.html").read_text()
     marked = page.split("<h2>Who holds what</h2>")[1]
-    mark = "This is the simulator's knowledge: no epsilon covers it."
+    mark = "This is the simulator's knowledge; in a deployment it stays with each owner."
     assert marked.startswith(f'<p class="uncovered">{escape(mark)}</p>')
     assert "Records by client and class" in marked
     assert "<li><code>partition.csv</code>" in page
