@@ -89,10 +89,8 @@ def _coerce(kind: Any, value: Any, where: str) -> Any:
             return value  # a part that was built already
         kind = kinds[0]
     if get_origin(kind) is Literal:
-        require(
-            value in get_args(kind),
-            f"{where}={value}: {options(map(str, get_args(kind)), value)}",
-        )
+        if value not in get_args(kind):
+            raise ConfigError(f"{where}={value}: {options(map(str, get_args(kind)), value)}")
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and isinstance(value, int):
