@@ -107,11 +107,7 @@ def torment(command: Command, folder: Path, moments: int, seed: int) -> dict[str
     process = start(at(command.words, path))
     while True:
         patience = rng.uniform(0, life) if kills < moments else None  # then it may end
-        try:
-            code = process.wait(patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            assert process.wait() == -signal.SIGKILL
+        if (code := ended(process, patience)) == -signal.SIGKILL:
             kills += 1
         else:
             assert code == 0, (path, code, process.stderr and process.stderr.read())
@@ -122,6 +118,15 @@ def torment(command: Command, folder: Path, moments: int, seed: int) -> dict[str
             path = folder / str(ends)
         process = start(command.again(path))
     return {"kills": kills, "finished with the same bits": ends, "seconds of one": round(life, 1)}
+
+
+def ended(process: "subprocess.Popen[bytes]", patience: float | None) -> int:
+    """The exit code of a process that is killed after so many seconds, if it has not ended."""
+    try:
+        return process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()  # too late for one that has just ended
+        return process.wait()
 
 
 def start(words: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -1,6 +1,7 @@
 """Frozen configs that validate themselves, built from plain mappings with clear errors."""
 
 import difflib
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -88,12 +89,12 @@ def _coerce(kind: Any, value: Any, where: str) -> Any:
             return value  # a part that was built already
         kind = kinds[0]
     if get_origin(kind) is Literal:
-        require(
-            value in get_args(kind),
-            f"{where}={value}: {options(map(str, get_args(kind)), value)}",
-        )
+        if value not in get_args(kind):
+            raise ConfigError(f"{where}={value}: {options(map(str, get_args(kind)), value)}")
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and isinstance(value, int):
+        require(abs(value) <= sys.float_info.max, f"{where}: too large a number")
     if number and (kind is float or (kind is int and float(value).is_integer())):
         return kind(value)
     if kind is str and isinstance(value, str | int | float):

@@ -131,7 +131,8 @@ class RunDir:
             values = yaml.safe_load((self.path / "config.yaml").read_bytes())
         except (yaml.YAMLError, *DAMAGE):
             values = None
-        require(isinstance(values, dict), f"{self.path / 'config.yaml'}: not a config")
+        good = isinstance(values, dict) and _plain(values)
+        require(good, f"{self.path / 'config.yaml'}: not a config")
         return dict(values)
 
     def append(self, row: Row, name: str = "metrics.jsonl") -> None:
@@ -210,6 +211,14 @@ class RunDir:
     def _write_rows(self, name: str, rows: list[Row]) -> None:
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.write(name, lines.encode())
+
+
+def _plain(values: dict[Any, Any]) -> bool:
+    """Whether JSON could hold it: text for keys, and no dates, sets or circles."""
+    try:
+        return bool(json.loads(json.dumps(values)) == values)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 @contextmanager

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsofim.config.compose import compose
+from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.data import npz
+from fedsofim.runs.directory import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("features", "checkpoint", "config", "ledger", "metrics")
@@ -109,3 +112,15 @@ def test_a_header_that_is_no_python_is_refused(tmp_path: Path, read: Any) -> Non
         archive.writestr("x.npy", start + header + bytes(12))
     with pytest.raises(ConfigError, match=r"not a readable \.npz file"):
         read(file)
+
+
+@pytest.mark.parametrize("line", ["on: 1", "seed: 2001-01-01", "seed: &a [*a]", "seed: !!set {a}"])
+def test_a_config_that_json_cannot_hold_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"strategy:\n  {line}\n")
+    with pytest.raises(ConfigError, match="not a config"):
+        RunDir(tmp_path).config()
+
+
+def test_a_number_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rounds: too large a number"):
+        parse({**compose(["rounds=3"]), "rounds": 10**400})
