@@ -29,7 +29,6 @@ from fedsofim.runs.experiment import Experiment, begin, prepare
 from fedsofim.strategies.aggregation import aggregate
 from fedsofim.strategies.rule import ServerState, step
 
-
 TURN = 10
 
 
