@@ -10,7 +10,6 @@ Beside it, the CPU time of a round on one thread, and as if the features were fl
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -98,9 +97,13 @@ def run(file: str, settings: str, at_once: bool) -> tuple[float, float]:
         return False
 
     ENGINES["local"](experiment, begin(experiment), mark)
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return peak, float(np.diff(marks)[-2:].min())
+    return peak_memory(), float(np.diff(marks)[-2:].min())
+
+
+def peak_memory() -> float:
+    """The most bytes that this process has had; getrusage would count those of its parent, too."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024.0 * int(status["VmHWM"].split()[0])
 
 
 if __name__ == "__main__":

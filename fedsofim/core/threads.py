@@ -23,12 +23,13 @@ U = TypeVar("U")
 @contextmanager
 def one_thread_a_product() -> Iterator[None]:
     """Have BLAS use one thread meanwhile, whatever the environment says; also a decorator."""
-    with _libraries().limit(limits=1, user_api="blas"):
+    with libraries().limit(limits=1, user_api="blas"):
         yield
 
 
 @cache
-def _libraries() -> ThreadpoolController:
+def libraries() -> ThreadpoolController:
+    """The libraries with threads of their own, NumPy's BLAS among them."""
     import numpy as np  # its BLAS is only found once it is loaded
 
     assert np

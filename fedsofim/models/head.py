@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.blas import sgemm
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
@@ -26,9 +27,9 @@ from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
 
 try:
-    from fedsofim_kernel import clipped_residuals  # kernel.c
+    from fedsofim_kernel import clipped_residuals, clipped_sum  # kernel.c, whole.c
 except ImportError:  # it was installed without a compiler
-    clipped_residuals = None
+    clipped_residuals = clipped_sum = None
 
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
@@ -281,7 +282,6 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     *heads, K, width = theta.shape
     rows, t = math.prod(heads) * K, data.transformed
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
-    buffer, shift = _aligned(rows * size, theta.dtype), False
     total = np.zeros((rows, width), theta.dtype)
     C = np.minimum(clip, np.finfo(theta.dtype).max)
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
@@ -289,6 +289,11 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
         S = math.prod(heads)
         C = np.full(S, np.ravel(C), np.float32)
         U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
+        if _in_one_call(total, theta, data, C, U, size):
+            total = total.reshape(theta.shape)
+            return total if t is None else t.U_G @ total @ t.U_A
+        total[:] = 0
+    buffer, shift = _aligned(rows * size, theta.dtype), False
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:
@@ -303,6 +308,21 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
         total += r.reshape(rows, -1) @ x.T
     total = total.reshape(theta.shape)
     return total if t is None else t.U_G @ total @ t.U_A
+
+
+def _in_one_call(
+    total: Array, theta: Array, data: Examples, C: Array, U: Array | None, size: int
+) -> bool:
+    """Write the sum to `total`, `(S K, F+1)`, without Python; `False` where that cannot be done.
+
+    NumPy has another product for a single row or column, and too large gradients are left to it.
+    """
+    rows, N = len(total), data.size
+    if data.lazy or not (gemm := sgemm()) or min(rows, theta.shape[-1]) < 2 or N % size == 1:
+        return False
+    norm = data.norm if data.transformed is None else data.transformed.norm
+    flat = np.ascontiguousarray(theta).reshape(total.shape)
+    return not clipped_sum(total, flat, data.x, data.target, norm, C, U, size, gemm)
 
 
 def _clip(r: Array, batch: Examples, C: Scale) -> bool:

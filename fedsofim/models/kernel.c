@@ -1,8 +1,8 @@
 /* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
    matrix products, on logits that stay in the nearest cache.
 
-   The module, of which crowd.c, moments.c and streams.c are parts, stands beside the package, not in
-   it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
+   The module, of which crowd.c, moments.c, streams.c and whole.c are parts, stands beside the
+   package, not in it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
 
 #include "kernel.h"
 
@@ -189,6 +189,12 @@ static PyMethodDef methods[] = {
      "Args: float32 arrays: the logits, one-hot labels `(K, N)`, the norm of each example `(N,)`,\n"
      "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
      "was too large, and so is 0."},
+    {"clipped_sum", clipped_sum, METH_VARARGS,
+     "clipped_sum(total, theta, x, target, norm, clip, U, size, gemm)\n--\n\n"
+     "Write a client's sum of clipped gradients to `total`, `(S K, W)`, as wide as `theta`.\n\n"
+     "Args: as `clipped_sums` takes them, of one client, U or None; how many examples to take at a\n"
+     "time; and the address of a cblas_sgemm. Returns whether some gradient was too large: the sum\n"
+     "is then not to be used."},
     {"clipped_sums", clipped_sums, METH_VARARGS,
      "clipped_sums(out, theta, x, target, norm, clip, U=None)\n--\n\n"
      "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"

@@ -6,7 +6,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
+#ifdef EVERY_CPU /* one was chosen: scripts/as_avx2 */
+#elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define EVERY_CPU
@@ -30,9 +31,10 @@ int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const fl
                       const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
-/* crowd.c, moments.c and streams.c */
+/* crowd.c, moments.c, streams.c and whole.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
 extern PyTypeObject StreamType;
+PyObject *clipped_sum(PyObject *self, PyObject *args);
 
 #endif

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from references import reference
 
+from fedsofim.core.threads import one_thread_a_product
 from fedsofim.models import head
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Factors
@@ -387,3 +388,23 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
             sums(out, theta, [bad], [D.target], [D.norm], one)
     with pytest.raises(TypeError):
         sums(out, theta, (D.x,), [D.target], [D.norm], one)
+
+
+@pytest.mark.parametrize(
+    ("n", "features", "classes", "stack"), [(2500, 64, 10, 1), (1281, 7, 3, 1), (700, 64, 2, 5)]
+)
+@pytest.mark.parametrize("transform", [False, True])
+def test_one_call_of_the_kernel_has_the_bits_of_the_loop(
+    rng, monkeypatch, n, features, classes, stack, transform
+):
+    x = rng.standard_normal((n, features), dtype=np.float32)
+    data = head.examples(x, rng.integers(0, classes, n), classes)
+    if transform:
+        sides = (rng.standard_normal((k, k), dtype=np.float32) for k in (classes, features + 1))
+        data = data.with_transform(Factors(*sides))
+    theta = rng.standard_normal((stack, classes, features + 1), dtype=np.float32) / 8
+    with one_thread_a_product():
+        found = head.clipped_gradient_sum(theta, data, 1.0)
+        monkeypatch.setattr(head, "sgemm", lambda: 0)
+        loop = head.clipped_gradient_sum(theta, data, 1.0)
+    assert found.tobytes() == loop.tobytes()
