@@ -157,7 +157,8 @@ def ours(federation: Federation, overrides: list[str], checkout: bool) -> float:
     """Seconds a round of a private run."""
     place, thin = federation.folder / "run", federation.folder / "app"
     app = project_root(thin) if checkout else write_app(thin)
-    finish(federation, federation.run_command(app, [*overrides, f"output.dir={place}"]))
+    told = finish(federation, federation.run_command(app, [*overrides, f"output.dir={place}"]))
+    assert (place / "summary.json").exists(), told[-3000:]  # 'flwr run' ends with 0 all the same
     return mean([float(row["seconds"]) for row in RunDir(place).metrics()])  # since the start
 
 
@@ -166,12 +167,14 @@ def mean(marks: list[float]) -> float:
     return round(float(np.diff(marks)[1:].mean()), 2)
 
 
-def finish(federation: Federation, command: list[str]) -> None:
-    """Run a command of Flower's to its end."""
+def finish(federation: Federation, command: list[str]) -> str:
+    """Run a command of Flower's to its end; all that it said."""
     done = subprocess.run(
         command, env=federation.environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told[-3000:]
+    return told
 
 
 @contextmanager
