@@ -183,3 +183,14 @@ def told(sizes: Sizes, budget: Budget, clip: float, rounds: int, settings: dict[
         f"{budget.clients} clients a round, epsilon {budget.epsilon:g}, trust {budget.trust}; no "
         "record was looked at"
     )
+
+
+def chosen_in(note: str) -> dict[str, str]:
+    """The values that a line of `told` says were chosen, as it writes them; none of other lines.
+
+    >>> chosen_in("settings=auto: clip 2, lr 0.5, for noise of 1 a coordinate: from all")
+    {'clip': '2', 'lr': '0.5'}
+    """
+    rule, _, rest = note.partition(": ")
+    words = rest.partition(", for noise ")[0].split(", ") if rule == "settings=auto" else []
+    return {name: value for name, _, value in (word.partition(" ") for word in words)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from fedsofim.config.auto import chosen_in
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.reports.names import method
@@ -58,7 +59,7 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     runs = [run for path in places(paths) for run in _runs(path) if run.rows]
     if not runs:
         raise ConfigError(f"{', '.join(map(str, paths))}: no round that was scored")
-    flat = [dict(_flatten(run.config)) for run in runs]
+    flat = [_by_hand(dict(_flatten(run.config))) for run in runs]
     require(all("strategy.name" in one for one in flat), "a run's config.yaml names no strategy")
     settings = _settings([run.config for run in runs], flat)
     budgets = [_budget(run.charged) for run in runs]
@@ -161,6 +162,20 @@ def _budget(charged: Row) -> float | None:
     """Epsilon to four digits, so that runs with the same promise stand together."""
     epsilon = charged["epsilon"]
     return None if epsilon is None else float(f"{epsilon:.4g}")
+
+
+def _by_hand(flat: Row) -> Row:
+    """A run's values without those that `settings=auto` chose: each budget has its own."""
+    chosen = chosen_in(str(flat.get("note", "")))
+
+    def is_chosen(key: str, value: object) -> bool:
+        told = chosen.get(key.rpartition(".")[2])
+        return isinstance(value, int | float) and told == f"{value:.4g}"
+
+    if not chosen:
+        return flat
+    kept = {k: v for k, v in flat.items() if k != "note" and not is_chosen(k, v)}
+    return kept | {"settings": "auto"}
 
 
 def _settings(configs: Sequence[Mapping[str, Any]], flat: Sequence[Row]) -> list[str]:

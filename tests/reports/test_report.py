@@ -47,6 +47,19 @@ def test_labels_say_what_is_unusual_once(small, tmp_path):
     }
 
 
+def test_what_auto_chose_for_a_budget_sets_no_run_apart(small, tmp_path):
+    """So that trust server and trust aggregate stand side by side, a row each, at all budgets."""
+    grid = ["privacy.trust=server,aggregate", "aggregation=size", "privacy.epsilon=0.5,10"]
+    auto = [*small[:-1], "settings=auto", *grid]
+    Sweep.begin(tmp_path / "s", auto).run(1, lambda *_: None)
+    found = curves.read([tmp_path / "s"])
+    rows = {"DP-FedSOFIM, trust server", "DP-FedSOFIM, trust aggregate"}
+    assert {(c.label, c.budget) for c in found} == {(row, e) for row in rows for e in (0.5, 10)}
+    Sweep.begin(tmp_path / "h", [*auto, "strategy.lr=0.1"]).run(1, lambda *_: None)
+    by_hand = {c.label for c in curves.read([tmp_path / "s", tmp_path / "h"])} - rows
+    assert any("lr 0.1" in label for label in by_hand)
+
+
 def test_an_unscored_run_is_no_curve_and_the_page_says_so(small, tmp_path):
     Sweep.begin(tmp_path / "s", small).run(1, lambda *_: None)
     run_session(compose(small), tmp_path / "r")
