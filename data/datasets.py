@@ -173,8 +173,15 @@ def load(config: DatasetConfig, file: Path | None = None) -> Dataset:
         data = checked(arrays, _classes(config, arrays), tested=not config.holdout, lazy=True)
         sha256 = str(arrays[npz.SHA256]) if npz.SHA256 in arrays else npz.digest(arrays)
         ids = owners(arrays, "train", len(data.train_y))
-        data = data._replace(sha256=sha256, client_id=ids)
+        data = data._replace(sha256=sha256, client_id=ids, made=_made(npz.provenance(arrays)))
         return hold_out(data, config.holdout) if config.holdout else data
+
+
+def _made(told: Mapping[str, Any]) -> str:
+    """Where features were made, in words; nothing where the file does not say so."""
+    device, arithmetic = told.get("device"), told.get("arithmetic", "single")
+    known = device in ("cpu", "cuda", "mps") and arithmetic in ("single", "mixed")
+    return f"{device}, in {arithmetic} precision" if known else ""
 
 
 def _classes(config: DatasetConfig, arrays: Mapping[str, Array]) -> Classes | None:

@@ -8,13 +8,13 @@ from torch.nn.functional import interpolate
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.core.rng import Purpose, stream
+from fedsofim.data.arithmetic import Workplace
 from fedsofim.data.backbones import Backbone
 from fedsofim.data.download import EXTRACTING, Watch, silent
 from fedsofim.data.images import Batch, ImageSet
 from fedsofim.data.probes import pink_noise
 from fedsofim.data.recipe import Preprocessing
 
-PIXELS = 1 << 21  # of the images that go through at a time: 32 of 224 x 224
 PROBES_AT_ONCE = 256  # part of what the probes are: each batch has a random stream of its own
 
 
@@ -37,39 +37,29 @@ def _resize(images: Array, size: int) -> Tensor:
     return interpolate(x, (size, size), mode="bilinear", align_corners=False, antialias=shrinks)
 
 
-def on_device(network: Backbone, wanted: str) -> tuple[Backbone, str]:
-    """The backbone where it is to work, and where that is: a GPU for `auto`, if there is one."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available()}
-    there["mps"] = torch.backends.mps.is_available()
-    chosen = wanted
-    if wanted == "auto":
-        chosen = next(name for name in ("cuda", "mps", "cpu") if there[name])
-    require(there[chosen], f"features.device={wanted}: this machine, or this torch, has none")
-    return network.to(chosen), chosen
-
-
 @torch.inference_mode()
 def extract(
-    network: Backbone,
+    place: Workplace,
     images: ImageSet,
     *,
-    batch: int = 256,
+    batch: int | None = None,
     watch: Watch = silent,
 ) -> dict[str, Array]:
     """The features `(N, F)` float32, labels and owners of every split, by array name."""
-    how = network.preprocessing
-    batch = min(batch, max(1, PIXELS // how.size**2))
+    network = place.network
+    how, batch = network.preprocessing, batch or place.batch()
+    what = f"{EXTRACTING} on {place.device}"
     total = sum(len(split.labels) for split in images.splits.values())
     done = 0
-    watch(EXTRACTING, 0, total)
+    watch(what, 0, total)
     out: dict[str, Array] = {}
     for name, split in images.splits.items():
         features = np.empty((len(split.labels), network.width), np.float32)
         start = 0
         for chunk in split.batches(batch):
-            features[start : start + len(chunk)] = embed(network, inputs(chunk, how))
+            features[start : start + len(chunk)] = place.embed(inputs(chunk, how))
             start += len(chunk)
-            watch(EXTRACTING, done + start, total)
+            watch(what, done + start, total)
         done += start
         require(bool(np.isfinite(features).all()), f"{name}: the backbone gives infinite features")
         out[f"{name}_x"], out[f"{name}_y"] = features, smallest(split.labels)
@@ -79,26 +69,19 @@ def extract(
 
 
 @torch.inference_mode()
-def probe_features(network: Backbone, count: int, watch: Watch = silent) -> Array:
+def probe_features(place: Workplace, count: int, watch: Watch = silent) -> Array:
     """The features of `count` pink-noise images `(count, F)`; they depend on no data."""
-    out = np.empty((count, network.width), np.float32)
+    out = np.empty((count, place.network.width), np.float32)
     for start in range(0, count, PROBES_AT_ONCE):
         x = pink_noise(stream(0, Purpose.PROBE, start), min(PROBES_AT_ONCE, count - start))
-        out[start : start + PROBES_AT_ONCE] = embed(network, torch.from_numpy(x))
+        out[start : start + PROBES_AT_ONCE] = place.embed(torch.from_numpy(x))
         watch("passing probes", start + len(x), count)
     return out
 
 
 def embed(network: Backbone, x: Tensor) -> Array:
-    """Features of normalised images, `(B, F)`; in halves where memory does not suffice."""
-    place = next(iter(network.parameters()), x).device
-    try:
-        features = network.embed(x.to(place).contiguous(memory_format=torch.channels_last))
-    except torch.OutOfMemoryError:
-        if len(x) == 1:
-            raise
-        return np.concatenate([embed(network, part) for part in x.chunk(2)])
-    return np.asarray(features.float().cpu().numpy())
+    """Features of normalised images, `(B, F)`, in single precision on the CPU."""
+    return Workplace(network).embed(x)
 
 
 def smallest(labels: Array) -> Array:

@@ -115,6 +115,8 @@ class Extraction:
             "precision": self.features.precision,
             "probes": self.features.probes or 0,
         }
+        if self.features.arithmetic != "auto":
+            recipe["arithmetic"] = self.features.arithmetic
         return Inputs(source, weights, recipe)
 
     def _about(self, source: Source) -> dict[str, Any]:
@@ -138,23 +140,24 @@ class Extraction:
             told = {**inputs.recipe, "made_by": f"fedsofim {__version__}"}
             return save(out, npz.seal(records, told))
         optional("torch")
+        from fedsofim.data.arithmetic import workplace
         from fedsofim.data.backbones import backbone
-        from fedsofim.data.extraction import extract, on_device, probe_features
+        from fedsofim.data.extraction import extract, probe_features
 
         source, weights, _ = inputs
         options = self.features
-        network, device = on_device(backbone(self.backbone.name, weights), options.device)
+        place = workplace(backbone(self.backbone.name, weights), options)
         images = source.open()
         self._require_test("test" in images.splits, scored, "images")
-        arrays = extract(network, images, batch=options.batch, watch=watch)
+        arrays = extract(place, images, batch=options.batch, watch=watch)
         require(not (options.probes and self.backbone.named), NO_PROBES)
         if options.probes:
-            arrays["probe_x"] = probe_features(network, options.probes, watch)
+            arrays["probe_x"] = probe_features(place, options.probes, watch)
         arrays = quantise(arrays) if options.precision == "uint8" else half(arrays)
         if images.classes.names:
             arrays[NAMES] = np.array(images.classes.names)
         told = provenance(inputs, images.classes.count)
-        save(out, npz.seal(arrays, told | {"device": device}))
+        save(out, npz.seal(arrays, told | {"device": place.device, "arithmetic": place.arithmetic}))
 
     def _require_test(self, found: bool, scored: bool, what: str) -> None:
         where = self.dataset.path or self.dataset.root or f"dataset={self.dataset.name}"

@@ -46,8 +46,9 @@ def probes_of(extraction: Extraction, watch: Watch = silent) -> Array | None:
 
 def _made(name: str, weights: Path | None, watch: Watch) -> Array:
     optional("torch")
+    from fedsofim.data.arithmetic import Workplace
     from fedsofim.data.backbones import load_backbone, random_backbone
     from fedsofim.data.extraction import probe_features as passed
 
     network = load_backbone(name, weights) if weights else random_backbone(name, seed=0)
-    return passed(network, COUNT, watch)
+    return passed(Workplace(network), COUNT, watch)

@@ -107,24 +107,29 @@ class FeaturesConfig:
     Attributes:
         cache: the folder for features and downloads; by default `$FEDSOFIM_CACHE`, or `fedsofim`
             in the user's cache folder.
-        batch: images at a time, at most: fewer of large ones, and where memory does not suffice.
+        batch: images at a time; by default as many as pay, fewer of large ones and where memory
+            does not suffice.
         device: `auto` takes a GPU if there is one; `cpu`, `cuda` or `mps`.
-        precision: `half` rounds each value by itself. `uint8` codes each column from its least to
-            its largest value: smaller, but one record then moves the features of all others, more
-            than its clipped gradient accounts for. It is for public data only.
+        arithmetic: of the backbone. `mixed` is half precision where torch deems it safe, in a
+            backbone whose features of noise stay what they were; `auto` is that on a GPU with
+            hardware for it, and `single` elsewhere.
+        precision: of what is kept. `half` rounds each value by itself. `uint8` codes each column
+            from its least to its largest value: smaller, but one record then moves the features of
+            all others, more than its clipped gradient accounts for. It is for public data only.
         probes: how many pink-noise images are passed through as well and kept with the features,
             for preconditioners that may not see data. By default none are, and a transform that
             needs some has them made.
     """
 
     cache: str | None = None
-    batch: int = 256
+    batch: int | None = None
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    arithmetic: Literal["auto", "single", "mixed"] = "auto"
     precision: Literal["half", "uint8"] = "half"
     probes: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.batch >= 1, f"batch={self.batch}: must be at least 1")
+        require(self.batch is None or self.batch >= 1, f"batch={self.batch}: must be at least 1")
         require(self.probes is None or self.probes >= 0, f"probes={self.probes}: must be >= 0")
 
     @property

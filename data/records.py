@@ -25,6 +25,7 @@ class Dataset(NamedTuple):
         client_id: whose each training record is, `(N,)`, where the file says so.
         probe_x: the features of synthetic images through the same backbone, `(P, F)`, if known.
         names: what the classes are called, K of them, if that is known; public.
+        made: where features were made, and in which arithmetic, if the file says so.
     """
 
     train_x: Array
@@ -36,6 +37,7 @@ class Dataset(NamedTuple):
     client_id: Array | None = None
     probe_x: Array | None = None
     names: tuple[str, ...] = ()
+    made: str = ""
 
 
 def hold_out(data: Dataset, share: float) -> Dataset:

@@ -16,6 +16,7 @@ from rich.console import Console
 from fedsofim.cli.terminal import watching
 from fedsofim.core.errors import ConfigError
 from fedsofim.data import npz
+from fedsofim.data.arithmetic import Workplace
 from fedsofim.data.backbones import load_backbone
 from fedsofim.data.catalog import locate
 from fedsofim.data.datasets import EMBEDDED, DatasetConfig
@@ -29,7 +30,7 @@ def regenerate(dataset: str, backbone: str, root: Path) -> dict[str, np.ndarray]
     images = locate(DatasetConfig(name=dataset, root=str(root)), root).open()
     network = load_backbone(backbone, OWN_WEIGHTS[backbone])
     with watching(Console(highlight=False)) as watch:
-        return extract(network, images, watch=watch)
+        return extract(Workplace(network), images, watch=watch)
 
 
 def compare(new: Mapping[str, np.ndarray], old: Mapping[str, np.ndarray]) -> int:

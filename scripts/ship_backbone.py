@@ -30,6 +30,7 @@ from public_statistics import write_statistics
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import whole, write_whole
 from fedsofim.data import npz
+from fedsofim.data.arithmetic import Workplace
 from fedsofim.data.backbones import BACKBONES, Backbone, load_backbone
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.extraction import embed, inputs, probe_features, smallest
@@ -187,7 +188,7 @@ class Maker:
         file = self.work / "probes.npy"
         if not file.is_file():
             with whole(file) as draft, open(draft, "wb") as stream:
-                np.save(stream, probe_features(self.network, PROBES))
+                np.save(stream, probe_features(Workplace(self.network), PROBES))
         return np.load(file)
 
 

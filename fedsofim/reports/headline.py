@@ -83,10 +83,13 @@ def _facts(found: "Found") -> list[str]:
     finished, file = about.get("finished", ""), found.place.path / "summary.json"
     if not finished and found.summary:  # a run of an older release
         finished = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat()
+    features = about.get("features")
     return [
         f"{finished[:10]} {finished[11:16]} UTC" if finished else "under way",
         f"fedsofim {about.get('version', __version__)}",
         f"{kind}, engine {found.config['engine']['name']} ({engine})",
+        *([f"trained on {about['device']}"] if about.get("device") else []),
+        *([f"features made on {features}"] if features else []),
     ]
 
 

@@ -26,6 +26,8 @@ from fedsofim.runs.record import Record, opened
 from fedsofim.strategies.average import averaged, blank
 from fedsofim.strategies.rule import ServerState, start
 
+DEVICE = "cpu"  # that heads and networks are trained on; features are made elsewhere
+
 
 class Experiment(NamedTuple):
     """A run that is ready to start.
@@ -40,6 +42,7 @@ class Experiment(NamedTuple):
         own_tests: a test set for each client, where clients have models of their own.
         deployed: whether the records are with their owners, on other machines.
         probes: what the transform's factors are measured on, if there is one.
+        made: where the features were made, if that is known.
     """
 
     config: Config
@@ -51,6 +54,7 @@ class Experiment(NamedTuple):
     own_tests: Sequence[Records] = ()
     deployed: bool = False
     probes: Records | None = None
+    made: str = ""
 
     @property
     def checkpoint_every(self) -> int:
@@ -80,7 +84,8 @@ def prepare(config: Config, given: Dataset | None = None) -> Experiment:
     if config.client.keeps_models and test.size:
         own_tests = personal.own_test_sets(test, np.array(record["counts"]), config.seed)
     probes = probes_for(config.transform, network, data, config.seed)
-    return Experiment(config, config.plan(), clients, test, theta, record, own_tests, probes=probes)
+    ready = Experiment(config, config.plan(), clients, test, theta, record, own_tests)
+    return ready._replace(probes=probes, made=data.made)
 
 
 def first_parameters(config: Config, network: Network) -> Array:

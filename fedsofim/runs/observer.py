@@ -6,7 +6,7 @@ from typing import TextIO
 
 from fedsofim.data.download import EXTRACTING
 from fedsofim.runs.directory import Row
-from fedsofim.runs.experiment import Experiment
+from fedsofim.runs.experiment import DEVICE, Experiment
 
 
 class Observer:
@@ -54,7 +54,7 @@ class Text(Observer):
     def watch(self, what: str, done: int, total: int) -> None:
         if self._overwrite:
             self._replace(f"{what}: {done:,} of {total:,}")
-        elif what == EXTRACTING and done == total:
+        elif what.startswith(EXTRACTING) and done == total:
             self.say(f"{what}: {total:,} done")
 
     def announce(self, experiment: Experiment, epsilon: float, done: int) -> None:
@@ -102,6 +102,9 @@ def announcement(experiment: Experiment, epsilon: float) -> list[str]:
         f"{config.strategy_name} on {config.dataset.name}: {n} clients ({dealt}), "
         f"{config.rounds} rounds, {experiment.theta.size} parameters"
     ]
+    if experiment.made or not config.model.linear:
+        features = f"; features were made on {experiment.made}" if experiment.made else ""
+        lines.append(f"device: {DEVICE}{features}")
     if config.note:
         lines.append(config.note)
     if plan.releases == 0 and not plan.shares:

@@ -8,7 +8,7 @@ from fedsofim.reports import card, run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
 from fedsofim.runs.evaluation import extra_scores, personal_models, personal_scores
-from fedsofim.runs.experiment import Experiment, RunState
+from fedsofim.runs.experiment import DEVICE, Experiment, RunState
 from fedsofim.runs.record import Released
 from fedsofim.runs.scoring import Final
 from fedsofim.strategies.average import model_of
@@ -95,7 +95,9 @@ def write_results(
     place.write_json("summary.json", summary)
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     engine = experiment.config.engine.name
-    about = {"finished": finished, "version": __version__, "engine": engine}
+    about = {"finished": finished, "version": __version__, "engine": engine, "device": DEVICE}
+    if experiment.made:
+        about["features"] = experiment.made
     place.write_json("about.json", about)
     place.write("report.html", run_page.page_of(place).encode())
     card.write(place)

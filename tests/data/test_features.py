@@ -12,7 +12,7 @@ from image_sets import CLASSES, TRAIN, shared, write_folder, write_npz
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
-from fedsofim.data import extraction, npz
+from fedsofim.data import arithmetic, extraction, npz
 from fedsofim.data.backbones import load_backbone, random_backbone
 from fedsofim.data.datasets import EMBEDDED, DatasetConfig, load
 from fedsofim.data.features import Extraction, code, fingerprint, half, quantise, save
@@ -51,7 +51,7 @@ def extractions(monkeypatch):
 def test_features_do_not_depend_on_the_batch(tmp_path):
     images = npz_images(write_npz(tmp_path / "set.npz"), Reading())
     network = random_backbone("resnet20", seed=0)
-    a, b = (extraction.extract(network, images, batch=n) for n in (7, TRAIN))
+    a, b = (extraction.extract(arithmetic.Workplace(network), images, batch=n) for n in (7, TRAIN))
     assert a.keys() == {f"{s}_{k}" for s in ("train", "val", "test") for k in "xy"}
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5)
@@ -277,7 +277,7 @@ def test_real_images_give_the_embedded_features(name, backbone):
     test = images.splits["test"]
     network = load_backbone(backbone, OWN_WEIGHTS[backbone])
     only = images._replace(splits={"test": test})
-    x = extraction.extract(network, only)["test_x"]
+    x = extraction.extract(arithmetic.Workplace(network), only)["test_x"]
     old = npz.read(EMBEDDED / f"{name}-{backbone}.npz")
     codes = code(x, old["lo"], old["scale"])
     for row, label in zip(codes[:100], test.labels, strict=False):

@@ -6,6 +6,7 @@ from image_sets import write_npz
 from refusal import assert_refused
 
 from fedsofim.data import npz, probe_cache
+from fedsofim.data.arithmetic import Workplace
 from fedsofim.data.backbones import load_backbone
 from fedsofim.data.extraction import probe_features
 from fedsofim.data.recipe import OWN_WEIGHTS
@@ -30,7 +31,7 @@ def test_probes_are_made_when_a_transform_asks_for_them(run, tmp_path):
     assert run("transform=kfc").returncode == 0
     (file,) = (tmp_path / "cache" / "probes").iterdir()
     network = load_backbone("resnet20", OWN_WEIGHTS["resnet20"])
-    made = probe_features(network, 12).astype(np.float16)
+    made = probe_features(Workplace(network), 12).astype(np.float16)
     np.testing.assert_array_equal(npz.read(file)["probe_x"], made)
     assert [features] == list((tmp_path / "cache" / "features").iterdir())
 

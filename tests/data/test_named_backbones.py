@@ -1,5 +1,6 @@
 """Backbones of others: by name, with their own preprocessing, from files that run no code."""
 
+import json
 import sys
 
 import numpy as np
@@ -12,7 +13,7 @@ from refusal import assert_refused
 from torch import nn
 
 from fedsofim.core.errors import ConfigError
-from fedsofim.data import extraction
+from fedsofim.data import arithmetic, extraction
 from fedsofim.data.backbones import backbone, random_backbone
 from fedsofim.data.images import Reading, npz_images
 from fedsofim.data.named_backbones import named_backbone
@@ -100,6 +101,10 @@ def test_a_module_of_ones_own_in_a_run(mine, inside, tmp_path):
     arrays = np.load(file)
     assert arrays["train_x"].shape == (12, 3)
     assert '"device": "cpu"' in str(arrays["provenance"])
+    assert "features were made on cpu, in single precision" in done.stdout
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert (about["device"], about["features"]) == ("cpu", "cpu, in single precision")
+    assert "features made on cpu" in (tmp_path / "out" / "report.html").read_text()
     assert inside("predict", "out", "set/test").returncode == 0
     assert_refused(inside("run", *given[:3], *FEW), "backbone.weights: a value is missing")
     own = [*given[:3], "backbone.weights=own"]
@@ -109,7 +114,7 @@ def test_a_module_of_ones_own_in_a_run(mine, inside, tmp_path):
 def test_features_are_those_of_the_modules_own_preprocessing(mine, tmp_path):
     images = npz_images(write_npz(tmp_path / "x.npz"), Reading())
     network = backbone(mine, None)
-    found = extraction.extract(network, images)["train_x"]
+    found = extraction.extract(arithmetic.Workplace(network), images)["train_x"]
     pixels = np.load(tmp_path / "x.npz")["train_images"] / 255
     expected = (pixels.mean(axis=(1, 2)) - 0.5) / 0.5 * network.module.scale.detach().numpy()
     np.testing.assert_allclose(found, expected, atol=0.02)  # resized from 28 to 8 pixels
@@ -162,5 +167,5 @@ def test_a_device_that_is_not_there_is_told():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ConfigError, match=r"features\.device=cuda: this machine"):
-        extraction.on_device(random_backbone("resnet20", seed=0), "cuda")
-    assert extraction.on_device(random_backbone("resnet20", seed=0), "cpu")[1] == "cpu"
+        arithmetic.device_of("cuda")
+    assert arithmetic.device_of("cpu") == arithmetic.device_of("auto") == "cpu"
