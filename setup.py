@@ -6,7 +6,10 @@ setup(
     ext_modules=[
         Extension(
             "fedsofim_kernel",
-            [f"fedsofim/models/{name}.c" for name in ("kernel", "crowd", "moments", "streams", "whole")],
+            [
+                f"fedsofim/models/{name}.c"
+                for name in ("kernel", "crowd", "moments", "streams", "whole")
+            ],
             depends=["fedsofim/models/kernel.h"],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same

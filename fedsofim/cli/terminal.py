@@ -58,9 +58,8 @@ def watching(out: Console) -> Iterator[Watch]:
             if not out.is_terminal and now - told > EVERY:
                 out.print(f"{what}: {done:,} of {total:,}")
                 told = now
-            if (
-                what.startswith(EXTRACTING) and done == total
-            ):  # the rate, for whoever plans a larger set
+            if what.startswith(EXTRACTING) and done == total:
+                # the rate, for whoever plans a larger set
                 rate = total / max(now - began[what], 1e-9)
                 where = what.removeprefix(EXTRACTING)
                 took = f"{now - began[what]:.1f} s{where}"

@@ -15,8 +15,8 @@ import numpy as np
 
 from fedsofim.core.arrays import Array
 
-# Features that would take more bytes than this as float32 are left as they are: to make floats of them in
-# every pass takes time. The embedded ones stay below.
+# Features that would take more bytes than this as float32 are left as they are. To make floats of
+# them in every pass takes time, so the embedded ones stay below.
 LARGE = 3 << 26
 # Rows made floats at a time, where nothing else decides it.
 BLOCK = 4096

@@ -128,7 +128,7 @@ def test_data_that_are_not_here_are_reckoned_with_when_they_are(given):
 
 def test_every_name_of_a_data_set_has_its_default():
     """None is forgotten: it is the paper's, known, counted, or told."""
-    names = set(GROUPS["dataset"].known) - {"folder", "npz", "table", "arrays", "owners"}
+    names = set(GROUPS["dataset"].known) - {"folder", "npz", "table", "hf", "arrays", "owners"}
     assert names == KNOWN.keys()
     assert [default_settings([f"dataset={name}"])[0] for name in PUBLISHED] == [[], []]
 
