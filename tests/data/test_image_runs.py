@@ -115,7 +115,7 @@ def test_the_features_command_writes_a_file_that_a_run_takes(fedsofim, tmp_path)
         (["backbone=vgg16", "backbone.weights=hub"], "place cifar100_vgg16_bn-7d8c4031.pt"),
         (["dataset=cifar10", "backbone.weights=no.pt"], "backbone.weights=no.pt: there is no such"),
         (["dataset=cifar10", "out=x.npz"], "has features already"),
-        (["dataset=cifar10", "backbone=resnet50"], "choose one of resnet20, vgg16"),
+        (["dataset=cifar10", "backbone=resnet50"], "resnet20, vgg16"),
         (["dataset=cifar10", "features.precision=int4"], "choose one of half, uint8"),
         (["dataset=cifar10", "features.batch=0"], "features.batch=0: must be at least 1"),
         (["out="], "out: name one file"),
