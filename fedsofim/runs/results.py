@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from fedsofim import __version__
 from fedsofim.config.schema import Config
+from fedsofim.core.errors import ConfigError
 from fedsofim.reports import card, run_page
 from fedsofim.runs import personal_tests as personal
 from fedsofim.runs.directory import Row, RunDir, finite
@@ -92,8 +93,8 @@ def write_results(
         own = personal.table(scores, experiment.partition, experiment.own_tests)
         place.write_json("personal.json", own)
         place.write_arrays("personal.npz", theta=personal_models(experiment, state))
+    finished = _finished(place, summary)
     place.write_json("summary.json", summary)
-    finished = datetime.now(UTC).isoformat(timespec="seconds")
     engine = experiment.config.engine.name
     about = {"finished": finished, "version": __version__, "engine": engine, "device": DEVICE}
     if experiment.made:
@@ -101,3 +102,13 @@ def write_results(
     place.write_json("about.json", about)
     place.write("report.html", run_page.page_of(place).encode())
     card.write(place)
+
+
+def _finished(place: RunDir, summary: Row) -> str:
+    """When a run was finished: now, or what its directory says if no round has come since."""
+    try:
+        if place.read_json("summary.json") == summary:
+            return str(place.read_json("about.json")["finished"])
+    except (FileNotFoundError, ConfigError, LookupError, TypeError):
+        pass  # it is finished for the first time, or what it says of itself is damaged
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 from html import escape
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -246,8 +248,10 @@ def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypa
     assert [row["round"] for row in rows_of(cut)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_resuming_a_finished_run_changes_nothing(run):
+def test_resuming_a_finished_run_changes_nothing(run, monkeypatch):
     path = run()
+    later = Mock(now=lambda zone: datetime.now(zone) + timedelta(hours=1))
+    monkeypatch.setattr("fedsofim.runs.results.datetime", later)
     before = {name: (path / name).read_bytes() for name in FILES - {"checkpoint.npz", "model.npz"}}
     theta = theta_of(path)
     session.resume(path)
