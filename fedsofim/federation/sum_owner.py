@@ -8,7 +8,9 @@ the same noise. What the protocol must remember is on disk before an answer leav
 it left is kept elsewhere: files that were put back to an earlier state answer nothing twice.
 """
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +42,7 @@ from fedsofim.secagg.state import Member, answered, pinned
 
 # Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
 KEPT, KEPT_IN_ALL = 4, 64
+SUMS = "run-*.sum"
 
 
 class SumOwner(Owner):
@@ -117,19 +120,26 @@ class SumOwner(Owner):
                 )
             except DistrustError as error:
                 raise ConfigError(f"secure aggregation: {error.reason}") from error
-            write_whole(place, state)
+            self._keep(place, state)
             self.answered.note(question.name, stage.name)
             self._forget(request.run)
             return reply
 
     def _check_memory(self, session: str, stage: Stage, state: bytes) -> None:
-        """Refuse if an answer has left that the state knows nothing of."""
-        if self.answered.knows(session, stage.name) and stage not in answered(state):
+        """Refuse if an answer has left that the state knows nothing of, or may have elsewhere.
+
+        A note follows its state, so only that of the last stage may be missing, after a crash. If
+        others are, the files came here without the notes, and may be older than their answers.
+        """
+        given = answered(state)
+        if self.answered.knows(session, stage.name) and stage not in given:
             raise RefusedError(
                 f"stage {stage.name} of a sum was answered, and what is kept of it is older: these "
                 "files were put back",
                 Refusal.LOST,
             )
+        if not all(self.answered.knows(session, each.name) for each in sorted(given)[:-1]):
+            raise RefusedError("a sum was begun on another machine, and ends there", Refusal.LOST)
 
     def charged(self, terms: Terms, request: Request) -> float:
         """All that the run was charged for so far, if it began on these terms."""
@@ -199,9 +209,24 @@ class SumOwner(Owner):
         if added.dtype != np.int64:
             raise RefusedError("what this would add is not whole numbers", Refusal.UNPROTECTED)
 
+    def _keep(self, place: Path, state: bytes) -> None:
+        """Write down a session; it is the last one, also by a clock that was put back."""
+        write_whole(place, state)
+        newest = max(
+            (_written(file) for file in self.directory.glob(SUMS) if file != place), default=0
+        )
+        if _written(place) <= newest:
+            os.utime(place, ns=(newest + 1, newest + 1))
+
     def _forget(self, run: str) -> None:
         """Keep the last sessions alone: a server can open many, and pays for none of them."""
-        for pattern, kept in ((f"run-{run}-*.sum", KEPT), ("run-*.sum", KEPT_IN_ALL)):
-            files = sorted(self.directory.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
-            for file in files[:-kept]:
+        for pattern, kept in ((f"run-{run}-*.sum", KEPT), (SUMS, KEPT_IN_ALL)):
+            for file in sorted(self.directory.glob(pattern), key=_written)[:-kept]:
                 file.unlink(missing_ok=True)
+
+
+def _written(file: Path) -> int:
+    """When a file was written; another run may have removed it meanwhile."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime_ns
+    return 0

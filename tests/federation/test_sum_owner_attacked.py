@@ -1,5 +1,7 @@
 """A server with a colluding client against owners that add to sums: what it gets is charged."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,49 @@ def test_a_torn_note_is_no_answer(tmp_path: Path) -> None:
     notes.note("ef", "SIGN")
     assert notes.knows("ef", "SIGN")
     assert not notes.knows("f", "SIGN")
+
+
+def test_two_runs_at_once_do_not_end_each_other(tmp_path: Path, values: Values) -> None:
+    """The first charge of one run comes while another has keys, and no charge yet."""
+    owners, config = make_owners(tmp_path, 5, honest=4), parse(values(*FIVE))
+    one, other = Talk(owners, config, run="aa"), Talk(owners, config, run="bb")
+    other.stage()
+    for talk in (one, one, other):
+        talk.stage()
+    assert one.server.result is not None
+    assert other.server.result is not None
+
+
+def test_a_session_outlives_a_clock_that_is_put_back(tmp_path: Path, values: Values) -> None:
+    owners, config = make_owners(tmp_path, 5, honest=4), parse(values(*FIVE, "rounds=9"))
+    for t in range(4):
+        before = Talk(owners, config, t=t)
+        before.stage()
+        before.stage()
+    later = time.time() + 3600
+    for file in tmp_path.glob("owner*/run-*.sum"):
+        os.utime(file, (later, later))
+    now, ahead = Talk(owners, config, t=4), Talk(owners, config, t=5)
+    for talk in (now, ahead, now, ahead):
+        talk.stage()
+    assert now.server.result is not None
+    assert ahead.server.result is not None
+
+
+@pytest.mark.parametrize("stage", [Stage.SIGN, Stage.UNMASK])
+def test_a_session_stays_on_the_machine_where_it_began(
+    stage: Stage, tmp_path: Path, values: Values, monkeypatch: pytest.MonkeyPatch, inside: Any
+) -> None:
+    """A copy from before the last answers has the newest ledger: the charge came before them."""
+    owners = make_owners(tmp_path, 5, honest=3)
+    talk = Talk(owners, parse(values(*FIVE, "secagg.threshold=4")))
+    while talk.server.stage != stage:
+        talk.stage()
+    (file,) = Path(owners[0]["state"]).glob("*.sum")
+    before = file.read_bytes()
+    assert not refused(talk.ask(0))
+    file.write_bytes(before)
+    monkeypatch.setenv("FEDSOFIM_STATE", str(tmp_path / "another machine"))
+    assert inside("ledger", "adopt", owners[0]["state"]).returncode == 0
+    assert Refusal.LOST in refused(talk.ask(0))
+    assert not refused(Talk(owners, talk.config, t=1).ask(0))
