@@ -105,7 +105,7 @@ class SumOwner(Owner):
         """
         terms = self.terms(terms)
         session = session_of(terms, request, question.name, self._length(terms, request.t))
-        place = self._file(request.run, f"-{question.name}", ".sum")
+        place = self._file(request.run, f"-{question.name}-{self.answered.name}", ".sum")
         with self.ledger.working(request.run):
             self.charged(terms, request)
             state = place.read_bytes() if place.exists() else b""
@@ -126,20 +126,13 @@ class SumOwner(Owner):
             return reply
 
     def _check_memory(self, session: str, stage: Stage, state: bytes) -> None:
-        """Refuse if an answer has left that the state knows nothing of, or may have elsewhere.
-
-        A note follows its state, so only that of the last stage may be missing, after a crash. If
-        others are, the files came here without the notes, and may be older than their answers.
-        """
-        given = answered(state)
-        if self.answered.knows(session, stage.name) and stage not in given:
+        """Refuse if an answer has left that the state knows nothing of."""
+        if self.answered.knows(session, stage.name) and stage not in answered(state):
             raise RefusedError(
                 f"stage {stage.name} of a sum was answered, and what is kept of it is older: these "
                 "files were put back",
                 Refusal.LOST,
             )
-        if not all(self.answered.knows(session, each.name) for each in sorted(given)[:-1]):
-            raise RefusedError("a sum was begun on another machine, and ends there", Refusal.LOST)
 
     def charged(self, terms: Terms, request: Request) -> float:
         """All that the run was charged for so far, if it began on these terms."""
