@@ -7,7 +7,13 @@ from typing import cast
 import numpy as np
 
 from fedsofim.core.arrays import Array
-from fedsofim.models.coded import Columns
+from fedsofim.models.coded import Columns, blocks
+from fedsofim.models.moments import SMALL, norms
+
+try:
+    from fedsofim_kernel import map_columns  # moments.c
+except ImportError:  # it was installed without a compiler, or is older
+    map_columns = None
 
 
 def similar(P: Array) -> float | None:
@@ -19,17 +25,30 @@ def similar(P: Array) -> float | None:
 
 
 def mapped(P: Array, x: Array) -> Array:
-    """`P x`; where P only scales and shifts, without a matrix product."""
-    scale = similar(P)
-    if scale is None:
-        return np.asarray(P @ x)
-    z = x * P.diagonal()[:, None]
-    z[:-1] += P[:-1, -1:]
-    return np.asarray(z)
+    """`P x` of columns."""
+    return _mapped(P, x)[0]
 
 
-def through(P: Array, x: Array) -> Array:
-    """`P x` now; or, of columns that are not made yet, when they are."""
-    if isinstance(x, Columns):
-        return cast(Array, Columns(x.rows, partial(mapped, P)))
-    return mapped(P, x)
+def through(P: Array, x: Array, out: Array | None = None) -> tuple[Array, Array]:
+    """`P x`, in `out` if it is given, and the norms of its columns, not too small.
+
+    Of columns that are not made yet, only the norms are found now.
+    """
+    if not isinstance(x, Columns):
+        return _mapped(P, x, out)
+    norm = np.concatenate([_mapped(P, x[:, part])[1] for part in blocks(x.shape[1])])
+    return cast(Array, Columns(x.rows, partial(mapped, P))), norm
+
+
+def _mapped(P: Array, x: Array, out: Array | None = None) -> tuple[Array, Array]:
+    z = np.empty(x.shape, x.dtype) if out is None else out
+    if map_columns and P.dtype == x.dtype == np.float32 and len(P) <= SMALL:
+        norm = np.empty(x.shape[1], np.float32)
+        map_columns(z, norm, np.ascontiguousarray(P), x)
+        return z, norm
+    if similar(P) is None:
+        np.matmul(P, x, out=z)
+    else:  # without a matrix product
+        np.multiply(x, P.diagonal()[:, None], out=z)
+        z[:-1] += P[:-1, -1:]
+    return z, norms(z)
