@@ -12,10 +12,10 @@
 #define BLOCK 128 /* records at a time */
 #define TILE 4    /* so many sums by so many stay in registers */
 #define ROWS 13   /* of a map's, at a time */
-#define STRIP 32   /* records that are mapped at a time */
+#define STRIP 32  /* records that are mapped at a time */
 #define LINE 16   /* numbers in a line of the cache */
-#define ALIGNED __attribute__((aligned(4 * LINE)))
 #define MOST 16   /* lanes that a CPU may have */
+#define ALIGNED __attribute__((aligned(4 * LINE)))
 
 /* z = P x for x, (W, N), and the norms of z; and room: panels of P, W by ROWS each, and a strip of x. */
 typedef struct {
@@ -70,7 +70,7 @@ INLINE void copy_some(float *to, const float *from, int n, const int most)
 #include "panels.h"
 
 #ifdef SEVERAL_CPUS
-#define ON_THIS_CPU(f, ...)                      \
+#define ON_THIS_CPU(f, ...)                                      \
     (__builtin_cpu_supports("x86-64-v4")   ? f##_v4(__VA_ARGS__) \
      : __builtin_cpu_supports("x86-64-v3") ? f##_v3(__VA_ARGS__) \
                                            : f(__VA_ARGS__))
@@ -107,7 +107,8 @@ PyObject *clipped_moment(PyObject *self, PyObject *args)
             PyErr_SetString(PyExc_ValueError, "expected shapes (F, N), (F,) and (F, F)");
         else if ((memory = room_for(columns + tiles * (tiles + 1) / 2 * TILE * TILE * MOST, &c))) {
             Py_BEGIN_ALLOW_THREADS
-            ON_THIS_CPU(add_moment, c + columns, c, b[0].buf, b[0].strides[0] / FLOAT, b[1].buf, bound, F, N);
+            ON_THIS_CPU(add_moment, c + columns, c, b[0].buf, b[0].strides[0] / FLOAT, b[1].buf, bound,
+                        F, N);
             ON_THIS_CPU(write_moment, b[2].buf, c + columns, F);
             Py_END_ALLOW_THREADS
             result = Py_NewRef(Py_None);

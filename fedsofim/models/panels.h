@@ -54,7 +54,7 @@ static void NAME(add_moment)(float *sums, float *c, const float *x, Py_ssize_t s
         }
         NAME(vector) *tile = (NAME(vector) *)sums;
         for (Py_ssize_t i = 0; i < F; i += TILE) {
-            for (int ahead = 0; ahead < TILE * BLOCK; ahead += LINE)
+            for (int ahead = 0; ahead < TILE * BLOCK; ahead += LINE) /* of the next block */
                 __builtin_prefetch(x + (i + ahead / BLOCK) * stride + start + BLOCK + ahead % BLOCK);
             for (Py_ssize_t j = 0; j <= i; j += TILE, tile += TILE * TILE)
                 NAME(add_products)(tile, c + i * BLOCK, c + j * BLOCK);
@@ -77,19 +77,19 @@ static void NAME(write_moment)(float *S, const float *lanes, Py_ssize_t F)
             }
 }
 
-/* Write P x for n columns, and add up their squares: rows of z from `first` on, of which P has the
-   panel. The columns lie in x, (W, STRIP). */
-INLINE void NAME(map_rows)(const Map *m, Py_ssize_t first, Py_ssize_t start, int n, const float *x,
-                           NAME(vector) *square, Py_ssize_t ahead)
+/* Write the rows of P x from `first` on, of n columns, and add up their squares. The columns lie in
+   x, (W, STRIP); one line of each row that comes later is asked for meanwhile, at `ahead`. */
+INLINE void NAME(map_rows)(const Map *m, Py_ssize_t first, Py_ssize_t start, Py_ssize_t ahead, int n,
+                           const float *x, NAME(vector) *square)
 {
     NAME(vector) sums[ROWS][SIDE] = {0};
     ALIGNED float rows[ROWS][SIDE * LANES];
-    const float *p = m->panels + first * m->W;
-    const float *next = m->from + ahead;
+    const float *p = m->panels + first * m->W, *next = m->from + ahead;
     float *room = m->z + ahead;
-    for (Py_ssize_t k = 0; k < m->W; k++, p += ROWS, x += STRIP, next += m->from_stride, room += m->z_stride) {
-        __builtin_prefetch(next, 0, 2);
+    for (Py_ssize_t k = 0; k < m->W; k++, p += ROWS, x += STRIP) {
+        __builtin_prefetch(next, 0, 2); /* to the L2 cache */
         __builtin_prefetch(room, 1, 2);
+        next += m->from_stride, room += m->z_stride;
         for (int j = 0; j < ROWS; j++)
             for (int i = 0; i < SIDE; i++)
                 sums[j][i] += p[j] * *(const NAME(vector) *)(x + i * LANES);
@@ -103,8 +103,7 @@ INLINE void NAME(map_rows)(const Map *m, Py_ssize_t first, Py_ssize_t start, int
         copy_some(m->z + (first + j) * m->z_stride + start, rows[j], n, SIDE * LANES);
 }
 
-/* z = P x and the norm of each column of it, (W, N), not too small. Every column is reckoned as if it
-   were alone. */
+/* z = P x, and the norm of each column, not too small. A column is reckoned as if it were alone. */
 static void NAME(map_all)(const Map *m)
 {
     const float slack = 1.0f + m->W * FLT_EPSILON;
@@ -114,8 +113,11 @@ static void NAME(map_all)(const Map *m)
         for (Py_ssize_t k = 0; k < m->W; k++)
             copy_some(m->x + k * STRIP, m->from + k * m->from_stride + strip, n, STRIP);
         for (int i = 0; i < n; i += SIDE * LANES)
-            for (Py_ssize_t first = 0; first < m->W; first += ROWS)
-                NAME(map_rows)(m, first, strip + i, n - i, m->x + i, (NAME(vector) *)(square + i), strip + STRIP + (first / ROWS) % 4 * 16);
+            for (Py_ssize_t first = 0; first < m->W; first += ROWS) {
+                const Py_ssize_t ahead = strip + STRIP + first / ROWS % (2 * STRIP / LINE) * LINE;
+                NAME(map_rows)(m, first, strip + i, ahead, n - i, m->x + i,
+                               (NAME(vector) *)(square + i));
+            }
         for (int i = 0; i < n; i++)
             m->norm[strip + i] = sqrtf(square[i] * slack + FLT_MIN);
     }
