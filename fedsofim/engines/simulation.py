@@ -138,13 +138,12 @@ class Simulation:
         return in_order(work, np.split(present, range(most, n, most)), threads)
 
     def _combined(self, parts: Iterator[Array], sizes: Array, *, stacked: bool) -> Array:
-        config = self.config
-        all_of_them = Combined(
-            sizes, config.aggregation, config.malicious_fraction, stacked=stacked
-        )
+        config, done = self.config, 0
+        combined = Combined(config.aggregation, config.malicious_fraction, stacked=stacked)
         for releases in parts:
-            all_of_them.add(releases)
-        return all_of_them.result()
+            combined.add(releases, sizes[done : done + len(releases)])
+            done += len(releases)
+        return combined.result()
 
     def _crowd(self, sizes: Array) -> Crowd:
         return Crowd(len(sizes), int(sizes.sum()), self.clients[0].data)
