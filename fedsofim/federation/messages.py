@@ -24,7 +24,7 @@ HELLO = "query"
 RELEASE = "train"
 # Seconds between two looks for replies: while they come in, and at most.
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
-# Messages that are under way in any case, whatever room there is.
+# For so many replies there is always room.
 AT_LEAST = 8
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
 LARGEST_REPLY = 256 << 20
@@ -151,11 +151,13 @@ def _send(
     room: Room | None,
 ) -> None:
     """Send as many messages as there is room for the replies of; a few in any case."""
-    due = []
-    taken = sum(q.size for q in waiting.values()) + (room.waiting() if room else 0)
+    due, taken = [], sum(question.size for question in waiting.values())
+    if room and waiting:  # else what lies here waits for one that is not under way any more
+        taken += room.waiting()
     while unsent:
-        taken += unsent[0][1]
-        if room and taken > room.most and len(waiting) + len(due) >= AT_LEAST:
+        size = unsent[0][1]
+        taken += size
+        if room and taken > max(room.most, AT_LEAST * size):
             break
         due.append(unsent.popleft())
     if due:
