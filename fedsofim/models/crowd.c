@@ -78,19 +78,20 @@ INLINE void load(const Scratch *s, const Client *c, Py_ssize_t start, Py_ssize_t
                  Py_ssize_t W)
 {
     const Py_ssize_t wide = rounded(n), width = rounded(W);
+    memset(s->x, 0, W * wide * sizeof(float));
+    memset(s->x_t, 0, n * width * sizeof(float));
+    memset(s->target, 0, K * wide * sizeof(float));
+    memset(s->norm, 0, wide * sizeof(float));
     for (Py_ssize_t f = 0; f < W; f++) {
         const float *row = c->x + f * c->x_stride + start;
-        memcpy(s->x + f * wide, row, n * sizeof *row);
-        memset(s->x + f * wide + n, 0, (wide - n) * sizeof *row);
-        for (Py_ssize_t i = 0; i < n; i++)
-            s->x_t[i * width + f] = row[i];
+        for (Py_ssize_t i = 0; i < n; i++) /* a call for each row would take longer */
+            s->x[f * wide + i] = s->x_t[i * width + f] = row[i];
     }
-    for (Py_ssize_t i = 0; i < n; i++)
-        memset(s->x_t + i * width + W, 0, (width - W) * sizeof(float));
-    memset(s->target, 0, K * wide * sizeof(float));
-    for (Py_ssize_t k = 0; k < K; k++)
-        memcpy(s->target + k * wide, c->target + k * c->target_stride + start, n * sizeof(float));
-    memset(s->norm, 0, wide * sizeof(float));
+    for (Py_ssize_t k = 0; k < K; k++) {
+        const float *row = c->target + k * c->target_stride + start;
+        for (Py_ssize_t i = 0; i < n; i++)
+            s->target[k * wide + i] = row[i];
+    }
     memcpy(s->norm, c->norm + start, n * sizeof(float));
 }
 
