@@ -7,9 +7,10 @@ client's own size, so its sum has the same bits in every company.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +34,8 @@ def is_small(theta: Array, data: "Examples") -> bool:
     return bool(few and clipped_sums and theta.dtype == data.x.dtype == np.float32)
 
 
-class Run(NamedTuple):
+@dataclass
+class Run:
     """Neighbours that are alike: whom the kernel takes in one call, or who are too large for it.
 
     Attributes:
@@ -43,6 +45,7 @@ class Run(NamedTuple):
         norm: the norms of their examples, under the transform, if any.
         transformed: the transform, with the norms of the first.
         small: whether the kernel takes them.
+        held: what the kernel has looked up of them, from its first call on.
     """
 
     which: slice
@@ -51,6 +54,7 @@ class Run(NamedTuple):
     norm: list[Array]
     transformed: "Transformed | None"
     small: bool
+    held: Any = None
 
 
 class Many(list["Examples"]):
@@ -123,7 +127,8 @@ def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
     U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
     out = np.empty((n, S, K, width), np.float32)
-    clipped_sums(out, thetas.reshape(out.shape), run.x, run.target, run.norm, C, U)
+    given = run.x if run.held is None else run.held
+    run.held = clipped_sums(out, thetas.reshape(out.shape), given, run.target, run.norm, C, U)
     totals: Array = out.reshape(thetas.shape)
     return totals if t is None else np.asarray(t.U_G @ totals @ t.U_A)
 
