@@ -1,6 +1,7 @@
 """A deployed round beside a bare Flower deployment: the same SuperLink, the same SuperNodes.
 
     python scripts/bench_deployment.py [--clients 4] [--rounds 10] [--strategy sofim] [--checkout]
+    python scripts/bench_deployment.py --clients 40 --rounds 3 --only-ours --at-once 6
 
 Starts a SuperLink with TLS and a SuperNode for each client on this machine, and has them do two
 apps in turn: one whose clients send back what came, and DP-FedSOFIM on the embedded features, whose
@@ -110,6 +111,7 @@ def main() -> None:
     made.add_argument("--strategy", default="sofim")
     made.add_argument("--checkout", action="store_true", help="not the thin app")
     made.add_argument("--only-ours", action="store_true", help="without the bare app")
+    made.add_argument("--at-once", type=int, help="clients that are asked at the same time")
     chosen = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         print(json.dumps(measure(Path(folder), chosen), indent=1))
@@ -131,7 +133,8 @@ def measure(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
             seen["bare, as shipped"] = bare(federation, clients, rounds, often=False)
             seen["bare, looking often"] = bare(federation, clients, rounds, often=True)
         with peak_memory(federation) as memory:
-            seen["ours"] = ours(federation, [*overrides, f"rounds={rounds}"], chosen.checkout)
+            given = [*overrides, f"rounds={rounds}", f"engine.at_once={chosen.at_once or 'null'}"]
+            seen["ours"] = ours(federation, given, chosen.checkout)
         seen["megabytes"] = memory
     if not chosen.only_ours:
         seen["ours / as shipped"] = round(seen["ours"] / seen["bare, as shipped"], 2)

@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -38,7 +39,8 @@ from threading import Thread
 import numpy as np
 
 from fedsofim.deploy.reach import require_free
-from fedsofim.deploy.rehearsal import Federation, free_port, project_root
+from fedsofim.deploy.rehearsal import Federation, free_port
+from fedsofim.deploy.thin_app import write_app
 from fedsofim.privacy.ledger import opened
 from fedsofim.runs.directory import RunDir
 
@@ -103,7 +105,7 @@ class Deployment(Federation):
     def __init__(self, folder: Path, clients: int) -> None:
         super().__init__(folder)
         self.clients, self.ports = clients, [free_port() for _ in range(clients)]
-        self.run, self.app = folder / "run", project_root(folder / "app")
+        self.run, self.app = folder / "run", write_app(folder / "app")
 
     def begin(self, rounds: int) -> None:
         """Start the server, all clients and a run."""
@@ -248,33 +250,31 @@ def stop(it: Deployment) -> None:
         require_free("127.0.0.1", port)
 
 
-def trial(kind: str, clients: int, rounds: int, seed: int) -> dict[str, object]:
+def trial(folder: Path, kind: str, clients: int, rounds: int, seed: int) -> dict[str, object]:
     """One deployment, to which one thing happens."""
     rng, began = random.Random(seed), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        os.environ["FEDSOFIM_STATE"] = str(Path(folder) / "state")
-        with Deployment(Path(folder), clients) as it:
-            it.begin(rounds)
-            # Only the last client is behind the proxy.
-            victim = clients - 1 if kind == "network" else rng.randrange(clients)
-            at = rng.randrange(1, rounds - 1)
-            until(lambda: it.rounds() >= at)
-            time.sleep(rng.uniform(0, 5))
-            strike(it, kind, victim)
-            try:
-                until((it.run / "summary.json").exists)
-            except AssertionError:
-                print((it.folder / "run.log").read_text()[-3000:], file=sys.stderr)
-                raise
-            if kind != "command":
-                assert it.command.wait(120) == 0
-            seen = check(it, kind, rounds)
-            stop(it)
-    return {"kind": kind, "round": at, **seen, "seconds": round(time.monotonic() - began)}
+    os.environ["FEDSOFIM_STATE"] = str(folder / "state")
+    with Deployment(folder, clients) as it:
+        it.begin(rounds)
+        # Only the last client is behind the proxy.
+        victim = clients - 1 if kind == "network" else rng.randrange(clients)
+        at = rng.randrange(1, rounds - 1)
+        until(lambda: it.rounds() >= at)
+        time.sleep(rng.uniform(0, 5))
+        strike(it, kind, victim)
+        until((it.run / "summary.json").exists)
+        if kind != "command":
+            assert it.command.wait(120) == 0
+        seen = check(it, kind, rounds)
+        stop(it)
+    return {"round": at, **seen, "seconds": round(time.monotonic() - began)}
 
 
 def main() -> None:
-    """Let things happen, and print what was seen, one line of JSON for each trial."""
+    """Let things happen, and print what was seen, one line of JSON for each trial.
+
+    What a trial that failed has written is kept.
+    """
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     made.add_argument("--trials", type=int, default=20)
     made.add_argument("--clients", type=int, default=8)
@@ -282,11 +282,17 @@ def main() -> None:
     made.add_argument("--kinds", default=",".join(KINDS))
     made.add_argument("--seed", type=int, default=0)
     chosen = made.parse_args()
-    kinds = chosen.kinds.split(",")
+    kinds, failed = chosen.kinds.split(","), False
     for number in range(chosen.trials):
-        kind = kinds[number % len(kinds)]
-        seen = trial(kind, chosen.clients, chosen.rounds, chosen.seed + number)
-        print(json.dumps(seen), flush=True)
+        kind, seed = kinds[number % len(kinds)], chosen.seed + number
+        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+        try:
+            seen = trial(folder, kind, chosen.clients, chosen.rounds, seed)
+            shutil.rmtree(folder)
+        except Exception as error:
+            failed, seen = True, {"failed": f"{type(error).__name__}: {error}", "see": str(folder)}
+        print(json.dumps({"kind": kind, "seed": seed, **seen}), flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

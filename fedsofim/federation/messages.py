@@ -6,7 +6,7 @@ something; the client answers with arrays by name, or with the reason why not.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -22,6 +22,9 @@ HELLO = "query"
 RELEASE = "train"
 # Seconds between two looks for replies: while they come in, and at most.
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
+# Where every reply is a request of its own: a client's process needs a second to start, and looking
+# takes from the same CPUs. So much longer than a look takes, nothing is looked for.
+SINGLE_LOOK, IDLE = 0.1, 4.0
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
 LARGEST_REPLY = 256 << 20
 # Whose errors tell of a lost connection; any other tells of a damaged message.
@@ -73,10 +76,22 @@ def parts_of(reply: Message, asked: Asked) -> dict[int, Part | BadReplyError]:
     return dict.fromkeys(asked.clients, why)
 
 
+class _Pending(NamedTuple):
+    """A question, and until when its answer counts."""
+
+    message: Message
+    until: float
+
+
 def exchange(
-    grid: Grid, messages: Sequence[Message], timeout: float, *, singly: bool = False
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    *,
+    singly: bool = False,
+    at_once: int | None = None,
 ) -> list[Message]:
-    """Send messages and return the replies that come within `timeout` seconds.
+    """Send messages and return the replies that come within `timeout` seconds, each.
 
     Flower's own `send_and_receive` sleeps up to three seconds between looks, which would be most
     of a round; this looks soon and then ever less often.
@@ -84,30 +99,44 @@ def exchange(
     Args:
         grid: where the nodes are.
         messages: what to send.
-        timeout: seconds to wait for replies.
+        timeout: seconds to wait for the reply to a message.
         singly: fetch replies one by one, so that one that can't be unpacked harms no other; it
             is returned as an error. Nodes of a simulation run our own code and don't need it.
+        at_once: how many messages may be without a reply; the others are sent as replies come.
     """
-    grid.push_messages(list(messages))
-    waiting = {message.metadata.message_id: message for message in messages}
+    unsent, waiting = list(messages), dict[str, _Pending]()
     replies: list[Message] = []
-    deadline, pause = time.monotonic() + timeout, FIRST_LOOK
-    while waiting:
+    soon = SINGLE_LOOK if singly else FIRST_LOOK
+    pause = soon
+    while unsent or waiting:
+        room = len(unsent) if at_once is None else at_once - len(waiting)
+        waiting |= _send(grid, unsent[:room], timeout)
+        unsent = unsent[room:]
+        began = time.monotonic()
         arrived = _pull_each(grid, waiting) if singly else list(grid.pull_messages(waiting))
         replies += arrived
         for reply in arrived:
             waiting.pop(reply.metadata.reply_to_message_id, None)
-        if not waiting or time.monotonic() > deadline:
-            break
-        time.sleep(pause)
-        pause = FIRST_LOOK if arrived else min(1.1 * pause, LAST_LOOK)
+        looked = time.monotonic()
+        waiting = {name: one for name, one in waiting.items() if looked < one.until}
+        if waiting:
+            time.sleep(max(pause, IDLE * (looked - began)))
+        pause = soon if arrived else min(1.1 * pause, LAST_LOOK)
     return replies
 
 
-def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> list[Message]:
+def _send(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[str, _Pending]:
+    """Send messages; by their names, what is waited for."""
+    if messages:
+        grid.push_messages(list(messages))
+    until = time.monotonic() + timeout
+    return {message.metadata.message_id: _Pending(message, until) for message in messages}
+
+
+def _pull_each(grid: Grid, waiting: Mapping[str, _Pending]) -> list[Message]:
     """The replies that have arrived; one that Flower can't unpack becomes an error."""
     replies: list[Message] = []
-    for name, question in waiting.items():
+    for name, asked in waiting.items():
         try:
             with at_most(LARGEST_REPLY):
                 replies += grid.pull_messages([name])
@@ -115,5 +144,5 @@ def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> list[Message]:
             if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
                 raise
             reason = f"can't be unpacked ({type(error).__name__})"
-            replies.append(Message(Error(code=0, reason=reason), reply_to=question))
+            replies.append(Message(Error(code=0, reason=reason), reply_to=asked.message))
     return replies

@@ -37,6 +37,7 @@ class Roster:
         names: what the classes are called, where that was agreed on.
         max_records: the most records that an owner is believed to have.
         max_features: the most features that an owner is believed to have.
+        at_once: how many nodes are asked at the same time; all by default.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Roster:
         names: Sequence[str] = (),
         max_records: int = 10_000_000,
         max_features: int = 100_000,
+        at_once: int | None = None,
     ) -> None:
         self.clients, self.job, self.run = clients, job, run
-        self.owners_only = owners_only
+        self.owners_only, self.at_once = owners_only, at_once
         self.max_records, self.max_features = max_records, max_features
         self.sizes = dict(sizes or {})
         # What the model takes and tells apart, when that is settled.
@@ -135,6 +137,10 @@ class Roster:
                 return here >= enough
             time.sleep(LOOK)
 
+    def ask(self, grid: Grid, messages: Sequence[Message], seconds: float) -> list[Message]:
+        """Send messages, and return the replies that come in time; owners' are fetched singly."""
+        return exchange(grid, messages, seconds, singly=self.deployed, at_once=self.at_once)
+
     def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
         """The clients, of those that are wanted, that some node speaks for now."""
         return {i for clients in self.holders(grid, wanted).values() for i in clients}
@@ -176,7 +182,7 @@ class Roster:
         content = {"job": self.job, "run": self.run, "population": self.clients}
         content["classes"] = self.names
         sent = [Message(pack({}, content), node, HELLO) for node in new]
-        replies = exchange(grid, sent, timeout=GREETING, singly=True)
+        replies = exchange(grid, sent, GREETING, singly=True, at_once=self.at_once)
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         answers = {nodes.get(reply.metadata.reply_to_message_id): reply for reply in replies}
         for node in new:

@@ -13,7 +13,7 @@ from flwr.supercore import log
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
+from fedsofim.federation.messages import RELEASE, encode, pack, parts_of
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed, summed_up
 from fedsofim.federation.roster import Roster
@@ -159,7 +159,7 @@ class RuleStrategy(Unscored):
                 log(INFO, "Round %d: asking the missing clients again", t + 1)
             self._wait(grid, t, quorum.enough(t))
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            came = exchange(grid, sent, quorum.timeout, singly=self.roster.deployed)
+            came = self.roster.ask(grid, sent, quorum.timeout)
             self.aggregate_train(t + 1, came)
             if len(self._parts) >= quorum.enough(t):
                 return True

@@ -1,0 +1,78 @@
+"""How questions are sent and replies fetched."""
+
+import time
+
+import pytest
+from flwr.app import Error, Message
+from inprocess import InProcessGrid
+
+from fedsofim.federation.messages import RELEASE, exchange, pack
+
+NODES = 7
+
+
+class SlowGrid(InProcessGrid):
+    """Nodes that answer when they have been looked for a few times; silent ones never do."""
+
+    def __init__(self, silent=()):
+        super().__init__([{"partition-id": k, "num-partitions": NODES} for k in range(NODES)])
+        self.silent, self.open, self.most, self.order = silent, {}, 0, []
+
+    def push_messages(self, messages):
+        assert messages, "an empty push is a request for nothing"
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+            self.open[message.metadata.message_id] = (message, len(self.order) % 3 + 1)
+            self.order.append(message.metadata.dst_node_id)
+        self.most = max(self.most, len(self.open))
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids):
+        came = []
+        for name in list(message_ids):
+            message, looks = self.open[name]
+            if message.metadata.dst_node_id in self.silent:
+                continue
+            self.open[name] = (message, looks - 1)
+            if looks <= 1:
+                came.append(Message(Error(code=0, reason="here"), reply_to=self.open.pop(name)[0]))
+        return came
+
+
+def questions(grid):
+    return [Message(pack({}, {"k": k}), node, RELEASE) for k, node in enumerate(grid.nodes)]
+
+
+@pytest.mark.parametrize("singly", [False, True])
+@pytest.mark.parametrize("at_once", [None, 1, 3, 100])
+def test_no_more_are_asked_at_once_than_allowed_and_all_answer(monkeypatch, at_once, singly):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    grid = SlowGrid()
+    sent = questions(grid)
+    replies = exchange(grid, sent, 60, singly=singly, at_once=at_once)
+    answered = [reply.metadata.reply_to_message_id for reply in replies]
+    assert sorted(answered) == sorted(message.metadata.message_id for message in sent)
+    assert grid.most == min(at_once or NODES, NODES)
+    assert grid.order == list(grid.nodes)
+
+
+def test_who_is_silent_takes_no_time_from_those_who_are_asked_later():
+    grid = SlowGrid(silent=(1000,))  # the first that is asked
+    began = time.monotonic()
+    replies = exchange(grid, questions(grid), 0.3, at_once=1)
+    assert len(replies) == NODES - 1
+    assert 0.3 <= time.monotonic() - began < 3
+
+
+def test_looking_leaves_the_machine_to_those_who_are_looked_for(monkeypatch):
+    grid, slept = SlowGrid(), []
+    looked, sleep = grid.pull_messages, time.sleep
+
+    def slowly(message_ids):
+        sleep(0.05)
+        return looked(message_ids)
+
+    monkeypatch.setattr(grid, "pull_messages", slowly)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    exchange(grid, questions(grid), 60, singly=True)
+    assert min(slept) >= 4 * 0.05  # at least one reply is looked for each time
