@@ -113,14 +113,15 @@ def exchange(
         waiting |= _send(grid, unsent[:room], timeout)
         unsent = unsent[room:]
         began = time.monotonic()
-        arrived = _pull_each(grid, waiting) if singly else list(grid.pull_messages(waiting))
+        # All must come before this ends: looking for one of them at a time is enough.
+        every = bool(unsent) or any(one.until <= began for one in waiting.values())
+        arrived = _pull_each(grid, waiting, every) if singly else list(grid.pull_messages(waiting))
         replies += arrived
         for reply in arrived:
             waiting.pop(reply.metadata.reply_to_message_id, None)
-        looked = time.monotonic()
-        waiting = {name: one for name, one in waiting.items() if looked < one.until}
+        waiting = {name: one for name, one in waiting.items() if began < one.until}
         if waiting:
-            time.sleep(max(pause, IDLE * (looked - began)))
+            time.sleep(max(pause, IDLE * (time.monotonic() - began)))
         pause = soon if arrived else min(1.1 * pause, LAST_LOOK)
     return replies
 
@@ -133,10 +134,17 @@ def _send(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[str, 
     return {message.metadata.message_id: _Pending(message, until) for message in messages}
 
 
-def _pull_each(grid: Grid, waiting: Mapping[str, _Pending]) -> list[Message]:
-    """The replies that have arrived; one that Flower can't unpack becomes an error."""
+def _pull_each(grid: Grid, waiting: Mapping[str, _Pending], every: bool) -> list[Message]:
+    """The replies that have arrived; one that Flower can't unpack becomes an error.
+
+    Args:
+        grid: where the nodes are.
+        waiting: the questions, by name.
+        every: look for all of them, and not only up to the first that is not there.
+    """
     replies: list[Message] = []
     for name, asked in waiting.items():
+        before = len(replies)
         try:
             with at_most(LARGEST_REPLY):
                 replies += grid.pull_messages([name])
@@ -145,4 +153,6 @@ def _pull_each(grid: Grid, waiting: Mapping[str, _Pending]) -> list[Message]:
                 raise
             reason = f"can't be unpacked ({type(error).__name__})"
             replies.append(Message(Error(code=0, reason=reason), reply_to=asked.message))
+        if len(replies) == before and not every:
+            break
     return replies

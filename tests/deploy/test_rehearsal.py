@@ -14,7 +14,8 @@ def test_a_rehearsal_takes_the_settings_of_its_server(tmp_path, data_file):
     words += ["settings=published", "engine.timeout=5", "engine.min_clients=1"]
     files, _ = deal_out(tmp_path, words)
     sizes = [len(np.load(file)["y"]) for file in files]
-    assert len(sizes) == 2 and min(sizes) > 0
+    assert len(sizes) == 2
+    assert min(sizes) > 0
 
 
 def test_a_rehearsal_starts_no_more_processes_at_once_than_its_cpus_can(monkeypatch):

@@ -14,21 +14,22 @@ NODES = 7
 class SlowGrid(InProcessGrid):
     """Nodes that answer when they have been looked for a few times; silent ones never do."""
 
-    def __init__(self, silent=()):
+    def __init__(self, silent=(), slow=3):
         super().__init__([{"partition-id": k, "num-partitions": NODES} for k in range(NODES)])
         self.silent, self.open, self.most, self.order = silent, {}, 0, []
+        self.slow, self.looks = slow, 0
 
     def push_messages(self, messages):
         assert messages, "an empty push is a request for nothing"
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
-            self.open[message.metadata.message_id] = (message, len(self.order) % 3 + 1)
+            self.open[message.metadata.message_id] = (message, len(self.order) % self.slow + 1)
             self.order.append(message.metadata.dst_node_id)
         self.most = max(self.most, len(self.open))
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids):
-        came = []
+        came, self.looks = [], self.looks + 1
         for name in list(message_ids):
             message, looks = self.open[name]
             if message.metadata.dst_node_id in self.silent:
@@ -76,3 +77,16 @@ def test_looking_leaves_the_machine_to_those_who_are_looked_for(monkeypatch):
     monkeypatch.setattr(time, "sleep", slept.append)
     exchange(grid, questions(grid), 60, singly=True)
     assert min(slept) >= 4 * 0.05  # at least one reply is looked for each time
+
+
+def test_replies_are_looked_for_one_at_a_time(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    grid = SlowGrid()
+    exchange(grid, questions(grid), 60, singly=True)
+    assert grid.looks <= 3 * NODES  # each is there when it has been looked for three times
+
+
+def test_when_the_time_is_up_all_are_looked_for_once_more():
+    grid = SlowGrid(silent=(1000,), slow=1)  # the first that is asked
+    replies = exchange(grid, questions(grid), 0.3, singly=True)
+    assert len(replies) == NODES - 1
