@@ -133,11 +133,12 @@ def measure(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
         seen["seconds to start the clients"] = round(time.monotonic() - began, 1)
         if not chosen.only_ours:
             seen["bare, as shipped"] = bare(federation, clients, rounds, often=False)
-            seen["bare, looking often"] = bare(federation, clients, rounds, often=True)
-        with peak_memory(federation) as memory:
-            given = [*overrides, f"rounds={rounds}", f"engine.at_once={chosen.at_once or 'null'}"]
+            with processor_time(federation, rounds) as seen["CPU a round, bare"]:
+                seen["bare, looking often"] = bare(federation, clients, rounds, often=True)
+        given = [*overrides, f"rounds={rounds}", f"engine.at_once={chosen.at_once or 'null'}"]
+        with peak_memory(federation) as memory, processor_time(federation, rounds) as used:
             seen["ours"] = ours(federation, given, chosen.checkout)
-        seen["megabytes"] = memory
+        seen["CPU a round, ours"], seen["megabytes"] = used, memory
     if not chosen.only_ours:
         seen["ours / as shipped"] = round(seen["ours"] / seen["bare, as shipped"], 2)
         seen["ours / looking often"] = round(seen["ours"] / seen["bare, looking often"], 2)
@@ -203,6 +204,33 @@ def peak_memory(federation: Federation) -> Iterator[dict[str, int]]:
     finally:
         over.set()
         watcher.join()
+
+
+@contextmanager
+def processor_time(federation: Federation, rounds: int) -> Iterator[dict[str, float]]:
+    """Seconds of CPU of either side, start and end of the run shared out among its rounds."""
+    assert federation.server is not None
+    sides = {
+        "server": [federation.server.pid],
+        "clients": [n.pid for n in federation.nodes.values()],
+    }
+    began = {side: sum(map(spent, leaders)) for side, leaders in sides.items()}
+    used: dict[str, float] = {}
+    yield used
+    for side, leaders in sides.items():
+        used[side] = round((sum(map(spent, leaders)) - began[side]) / rounds, 2)
+
+
+def spent(leader: int) -> float:
+    """Seconds of CPU of a group of processes, those that have ended among them."""
+    ticks = 0
+    for pid in group(leader):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def group(leader: int) -> list[int]:
