@@ -25,16 +25,18 @@ def join(fields: Iterable[bytes]) -> bytes:
     return b"".join(len(field).to_bytes(WORD, "little") + field for field in fields)
 
 
-def split(blob: bytes, count: int | None = None) -> list[bytes]:
-    """The fields of `join`, as many as are expected."""
+def split(blob: bytes, count: int | None = None, most: int | None = None) -> list[bytes]:
+    """The fields of `join`, as many as are expected, or at most; no more are ever made."""
     fields, end, size = [], 0, len(blob)
+    least, most = (0, most) if count is None else (count, count)
     while end < size:
+        trust(most is None or len(fields) < most, Reason.MALFORMED, f"more than {most} fields")
         begin = end + WORD
         end = begin + int.from_bytes(blob[end:begin], "little")
         if max(begin, end) > size:
             raise DistrustError(Reason.MALFORMED, "it ends too soon")
         fields.append(blob[begin:end])
-    trust(count in (None, len(fields)), Reason.MALFORMED, f"{len(fields)} fields, not {count}")
+    trust(len(fields) >= least, Reason.MALFORMED, f"{len(fields)} fields, not {least}")
     return fields
 
 
@@ -49,9 +51,10 @@ def integers(values: Sequence[int]) -> bytes:
     return pack(f"<{len(values)}I", *values)
 
 
-def read_integers(blob: bytes) -> list[int]:
-    """The numbers of `integers`."""
+def read_integers(blob: bytes, most: int | None = None) -> list[int]:
+    """The numbers of `integers`, if there are at most so many."""
     trust(len(blob) % WORD == 0, Reason.MALFORMED, "not whole numbers")
+    trust(most is None or len(blob) <= WORD * most, Reason.MALFORMED, f"more than {most} numbers")
     return list(unpack(f"<{len(blob) // WORD}I", blob))
 
 
