@@ -8,9 +8,9 @@ setup(
             "fedsofim_kernel",
             [
                 f"fedsofim/models/{name}.c"
-                for name in ("kernel", "crowd", "moments", "streams", "whole")
+                for name in ("kernel", "crowd", "moments", "normals", "streams", "whole")
             ],
-            depends=["fedsofim/models/kernel.h"],
+            depends=["fedsofim/models/kernel.h", "fedsofim/models/streams.h"],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same
         )

@@ -5,7 +5,9 @@ something; the client answers with arrays by name, or with the reason why not.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from flwr.app import Array as FlowerArray
@@ -22,9 +24,11 @@ HELLO = "query"
 RELEASE = "train"
 # Seconds between two looks for replies: while they come in, and at most.
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
-# Where every reply is a request of its own: a client's process needs a second to start, and looking
-# takes from the same CPUs. So much longer than a look takes, nothing is looked for.
-SINGLE_LOOK, IDLE = 0.1, 4.0
+# The first where every look is a request of its own: a client's process needs a second to start,
+# and on one machine looking takes from the same CPUs.
+SINGLE_LOOK = 0.1
+# For so many replies there is always room.
+AT_LEAST = 8
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
 LARGEST_REPLY = 256 << 20
 # Whose errors tell of a lost connection; any other tells of a damaged message.
@@ -76,11 +80,18 @@ def parts_of(reply: Message, asked: Asked) -> dict[int, Part | BadReplyError]:
     return dict.fromkeys(asked.clients, why)
 
 
-class _Pending(NamedTuple):
-    """A question, and until when its answer counts."""
+class Room(NamedTuple):
+    """How much may be under way, so that the replies that lie here do not grow with the clients.
 
-    message: Message
-    until: float
+    Attributes:
+        sizes: numbers that the reply to each message has.
+        waiting: how many numbers of replies lie here, and wait for others.
+        most: how many of both there may be.
+    """
+
+    sizes: Sequence[int]
+    waiting: Callable[[], int]
+    most: int
 
 
 def exchange(
@@ -91,7 +102,20 @@ def exchange(
     singly: bool = False,
     at_once: int | None = None,
 ) -> list[Message]:
-    """Send messages and return the replies that come within `timeout` seconds, each.
+    """Send messages and return the replies that come within `timeout` seconds."""
+    return list(replies_to(grid, messages, timeout, singly=singly, at_once=at_once))
+
+
+def replies_to(
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    *,
+    singly: bool = False,
+    room: Room | None = None,
+    at_once: int | None = None,
+) -> Iterator[Message]:
+    """Send messages, and give the replies as they come, within `timeout` seconds of a question.
 
     Flower's own `send_and_receive` sleeps up to three seconds between looks, which would be most
     of a round; this looks soon and then ever less often.
@@ -99,60 +123,91 @@ def exchange(
     Args:
         grid: where the nodes are.
         messages: what to send.
-        timeout: seconds to wait for the reply to a message.
+        timeout: seconds to wait for replies.
         singly: fetch replies one by one, so that one that can't be unpacked harms no other; it
             is returned as an error. Nodes of a simulation run our own code and don't need it.
+        room: ask the next only when there is room for its reply; by default ask all at once.
         at_once: how many messages may be without a reply; the others are sent as replies come.
     """
-    unsent, waiting = list(messages), dict[str, _Pending]()
-    replies: list[Message] = []
-    soon = SINGLE_LOOK if singly else FIRST_LOOK
-    pause = soon
+    unsent = deque(zip(messages, room.sizes if room else repeat(0), strict=False))
+    waiting: dict[str, _Question] = {}
+    pause = FIRST_LOOK
     while unsent or waiting:
-        room = len(unsent) if at_once is None else at_once - len(waiting)
-        waiting |= _send(grid, unsent[:room], timeout)
-        unsent = unsent[room:]
-        began = time.monotonic()
+        _send(grid, unsent, waiting, timeout, room, at_once)
+        now, came = time.monotonic(), False
+        late = [name for name, question in waiting.items() if now > question.deadline]
         # All must come before this ends: looking for one of them at a time is enough.
-        every = bool(unsent) or any(one.until <= began for one in waiting.values())
-        arrived = _pull_each(grid, waiting, every) if singly else list(grid.pull_messages(waiting))
-        replies += arrived
-        for reply in arrived:
+        every = bool(unsent or late)
+        for reply in _arrived(grid, waiting, singly, every):
             waiting.pop(reply.metadata.reply_to_message_id, None)
-        waiting = {name: one for name, one in waiting.items() if began < one.until}
+            came = True
+            yield reply
+        for name in late:
+            waiting.pop(name, None)
+        first = FIRST_LOOK if not singly else LAST_LOOK if every else SINGLE_LOOK
         if waiting:
-            time.sleep(max(pause, IDLE * (time.monotonic() - began)))
-        pause = soon if arrived else min(1.1 * pause, LAST_LOOK)
-    return replies
+            time.sleep(max(first, pause))
+        pause = first if came else min(1.1 * pause, LAST_LOOK)
 
 
-def _send(grid: Grid, messages: Sequence[Message], timeout: float) -> dict[str, _Pending]:
-    """Send messages; by their names, what is waited for."""
-    if messages:
-        grid.push_messages(list(messages))
-    until = time.monotonic() + timeout
-    return {message.metadata.message_id: _Pending(message, until) for message in messages}
+class _Question(NamedTuple):
+    message: Message
+    size: int
+    deadline: float
 
 
-def _pull_each(grid: Grid, waiting: Mapping[str, _Pending], every: bool) -> list[Message]:
-    """The replies that have arrived; one that Flower can't unpack becomes an error.
+def _send(
+    grid: Grid,
+    unsent: deque[tuple[Message, int]],
+    waiting: dict[str, _Question],
+    timeout: float,
+    room: Room | None,
+    at_once: int | None,
+) -> None:
+    """Send as many messages as there is room for the replies of; a few in any case."""
+    due, taken = [], sum(question.size for question in waiting.values())
+    if room and waiting:  # else what lies here waits for one that is not under way any more
+        taken += room.waiting()
+    while unsent:
+        size = unsent[0][1]
+        taken += size
+        if room and taken > max(room.most, AT_LEAST * size):
+            break
+        if at_once is not None and len(waiting) + len(due) >= at_once:
+            break
+        due.append(unsent.popleft())
+    if due:
+        grid.push_messages([message for message, _ in due])
+    deadline = time.monotonic() + timeout
+    for message, size in due:
+        waiting[message.metadata.message_id] = _Question(message, size, deadline)
 
-    Args:
-        grid: where the nodes are.
-        waiting: the questions, by name.
-        every: look for all of them, and not only up to the first that is not there.
-    """
-    replies: list[Message] = []
-    for name, asked in waiting.items():
-        before = len(replies)
+
+def _arrived(
+    grid: Grid, waiting: Mapping[str, _Question], singly: bool, every: bool
+) -> Iterator[Message]:
+    """The replies that have arrived, each forgotten here once it is given."""
+    questions = {name: question.message for name, question in waiting.items()}
+    if singly:
+        yield from _pull_each(grid, questions, every)
+        return
+    replies = deque(grid.pull_messages(questions))
+    while replies:
+        yield replies.popleft()
+
+
+def _pull_each(grid: Grid, waiting: Mapping[str, Message], every: bool) -> Iterator[Message]:
+    """The same, all or up to the first that lacks; one that Flower can't unpack is an error."""
+    for name, question in waiting.items():
         try:
             with at_most(LARGEST_REPLY):
-                replies += grid.pull_messages([name])
+                replies = list(grid.pull_messages([name]))
         except Exception as error:
             if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
                 raise
             reason = f"can't be unpacked ({type(error).__name__})"
-            replies.append(Message(Error(code=0, reason=reason), reply_to=asked.message))
-        if len(replies) == before and not every:
-            break
-    return replies
+            replies = [Message(Error(code=0, reason=reason), reply_to=question)]
+        if not (replies or every):
+            return
+        while replies:
+            yield replies.pop(0)

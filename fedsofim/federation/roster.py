@@ -7,7 +7,7 @@ owners say about themselves is checked, and they are held to it for the whole ru
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 
 from flwr.app import Message
@@ -17,7 +17,7 @@ from flwr.supercore import log
 from fedsofim.core.errors import require
 from fedsofim.federation.decoding import shown
 from fedsofim.federation.members import Member, NodeError, read_member
-from fedsofim.federation.messages import HELLO, exchange, pack, undecoded
+from fedsofim.federation.messages import HELLO, Room, exchange, pack, replies_to, undecoded
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
@@ -137,9 +137,12 @@ class Roster:
                 return here >= enough
             time.sleep(LOOK)
 
-    def ask(self, grid: Grid, messages: Sequence[Message], seconds: float) -> list[Message]:
-        """Send messages, and return the replies that come in time; owners' are fetched singly."""
-        return exchange(grid, messages, seconds, singly=self.deployed, at_once=self.at_once)
+    def ask(
+        self, grid: Grid, messages: Sequence[Message], seconds: float, room: Room | None = None
+    ) -> Iterator[Message]:
+        """Send messages, and give the replies that come in time; owners' are fetched singly."""
+        singly, at_once = self.deployed, self.at_once
+        return replies_to(grid, messages, seconds, singly=singly, room=room, at_once=at_once)
 
     def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
         """The clients, of those that are wanted, that some node speaks for now."""

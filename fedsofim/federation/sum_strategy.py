@@ -87,7 +87,8 @@ class SumStrategy(RuleStrategy):
 
     def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
         """Take one session through its stages, and apply the rule to its total."""
-        self._t, self._parts, self._dropped, self._came = t, {}, {}, {}
+        self._begin(t)
+        self._came = {}
         if 0 in self._shape:  # clients of this method say nothing in a round
             self._apply()
             return True
@@ -217,14 +218,17 @@ class SumStrategy(RuleStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the answers of a stage to the protocol."""
-        asked = {message.metadata.message_id: clients for message, clients in self._sent}
+        silent, answered = {i for _, clients in self._sent for i in clients}, set[str]()
         for reply in replies:
-            clients = asked.pop(reply.metadata.reply_to_message_id, None)
+            name = reply.metadata.reply_to_message_id
+            clients = None if name in answered else self._asked_by(name)
             if clients is None:
                 log(WARNING, "Dropped a reply to a question that was not asked")
                 continue
+            answered.add(name)
+            silent -= set(clients)
             self._take(reply, clients)
-        for i in {i for clients in asked.values() for i in clients}:
+        for i in silent:
             self._drop(i, BadReplyError(f"no reply within {self.quorum.timeout:g} s"))
         return None, MetricRecord({"replies": self._now.answered, "dropped": len(self._dropped)})
 

@@ -65,18 +65,13 @@ def test_who_is_silent_takes_no_time_from_those_who_are_asked_later():
     assert 0.3 <= time.monotonic() - began < 3
 
 
-def test_looking_leaves_the_machine_to_those_who_are_looked_for(monkeypatch):
-    grid, slept = SlowGrid(), []
-    looked, sleep = grid.pull_messages, time.sleep
-
-    def slowly(message_ids):
-        sleep(0.05)
-        return looked(message_ids)
-
-    monkeypatch.setattr(grid, "pull_messages", slowly)
+@pytest.mark.parametrize(("at_once", "least"), [(None, 0.1), (2, 0.25)])
+def test_looking_leaves_the_machine_to_those_who_are_looked_for(monkeypatch, at_once, least):
+    slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    exchange(grid, questions(grid), 60, singly=True)
-    assert min(slept) >= 4 * 0.05  # at least one reply is looked for each time
+    grid = SlowGrid()
+    exchange(grid, questions(grid)[:4], 60, singly=True, at_once=at_once)
+    assert slept[0] >= least  # with others to ask, all that are asked are looked for each time
 
 
 def test_replies_are_looked_for_one_at_a_time(monkeypatch):
