@@ -165,7 +165,8 @@ def _send(
     at_once: int | None,
 ) -> None:
     """Send as many messages as there is room for the replies of; a few in any case."""
-    due, taken = [], sum(question.size for question in waiting.values())
+    due: list[tuple[Message, int]] = []
+    taken = sum(question.size for question in waiting.values())
     if room and waiting:  # else what lies here waits for one that is not under way any more
         taken += room.waiting()
     while unsent:
