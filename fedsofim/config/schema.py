@@ -48,7 +48,8 @@ class Engine:
             one for each process.
         address: a running Ray cluster's, instead of starting Ray here.
         wait: seconds to wait for enough clients before giving up.
-        timeout: seconds to wait for the replies of a round.
+        timeout: seconds to wait for a client's reply.
+        at_once: how many clients are asked at the same time; by default all of a round.
         min_clients: how many good replies make a round; by default all clients'.
         on_missing: what to do about a round with fewer: `repeat` asks the missing ones again,
             and the run stops when that does not help; `skip` goes on to the next round without a
@@ -66,6 +67,7 @@ class Engine:
     address: str | None = None
     wait: float = 300
     timeout: float = 300
+    at_once: int | None = None
     min_clients: int | None = None
     on_missing: Literal["repeat", "skip"] = "repeat"
     max_repeats: int = 3
@@ -76,7 +78,7 @@ class Engine:
         for name in ("cpus", "wait", "timeout"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        for name in ("processes", "nodes", "min_clients", "max_records", "max_features"):
+        for name in ("processes", "nodes", "min_clients", "max_records", "max_features", "at_once"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}={value}: must be at least 1")
         require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
