@@ -17,10 +17,10 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.features import Extraction
-from fedsofim.data.flower_partition import client_count, is_flower
 from fedsofim.data.own import Data
 from fedsofim.data.partition import Division
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
+from fedsofim.data.sizes import client_count
 from fedsofim.models.kinds import Head, Model
 from fedsofim.models.metrics import Metric
 from fedsofim.privacy.exact import ExactNoise
@@ -268,26 +268,18 @@ def kinds_of(values: Mapping[str, Any]) -> dict[str, type[Any]]:
 def parse(values: Mapping[str, Any]) -> Config:
     """Check a plain config, and give it types."""
     kinds, typed = kinds_of(values), dict(values)
+    weights = values["backbone"].get("weights")
+    require(weights != "???", "backbone.weights: a value is missing; name a file, or random")
     for group, kind in kinds.items():
         key = GROUPS[group].key if group in GROUPS else ""
         if key not in settings_of(kind):  # else the name is one of its settings
             typed[group] = {k: v for k, v in values[group].items() if k != key}
     typed["dataset"] = build(kinds.pop("dataset"), typed["dataset"], "dataset")
-    typed["partition"] = _counted(typed["partition"], typed["dataset"])
+    found = client_count(typed["partition"], typed["dataset"])
+    typed["partition"] = {**typed["partition"], **({"clients": found} if found else {})}
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
     derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
     config = build(Config, {**typed, **derived}, "")
     config.plan()  # refuses what cannot be protected, before any data is read
     return config
-
-
-def _counted(partition: Mapping[str, Any], dataset: DatasetConfig | Data) -> Mapping[str, Any]:
-    """How many clients there are, where the data or a partitioner's own arguments say so."""
-    kind = partition.get("kind")
-    if partition.get("clients") is None and kind == "natural":
-        return {**partition, "clients": dataset.client_count()}
-    if partition.get("clients") is None and is_flower(kind):
-        found = client_count(str(kind), partition.get("args") or {}, dataset.client_count)
-        return {**partition, "clients": found}
-    return partition
