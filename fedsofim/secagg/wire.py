@@ -27,7 +27,8 @@ def join(fields: Iterable[bytes]) -> bytes:
 
 def split(blob: bytes, count: int | None = None, most: int | None = None) -> list[bytes]:
     """The fields of `join`, as many as are expected, or at most; no more are ever made."""
-    fields, end, size = [], 0, len(blob)
+    fields: list[bytes] = []
+    end, size = 0, len(blob)
     least, most = (0, most) if count is None else (count, count)
     while end < size:
         trust(most is None or len(fields) < most, Reason.MALFORMED, f"more than {most} fields")
