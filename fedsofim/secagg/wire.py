@@ -28,16 +28,16 @@ def join(fields: Iterable[bytes]) -> bytes:
 def split(blob: bytes, count: int | None = None, most: int | None = None) -> list[bytes]:
     """The fields of `join`, as many as are expected, or at most; no more are ever made."""
     fields: list[bytes] = []
-    end, size = 0, len(blob)
-    least, most = (0, most) if count is None else (count, count)
+    end, size, most = 0, len(blob), most if count is None else count
     while end < size:
-        trust(most is None or len(fields) < most, Reason.MALFORMED, f"more than {most} fields")
+        if len(fields) == most:
+            raise DistrustError(Reason.MALFORMED, f"more than {most} fields")
         begin = end + WORD
         end = begin + int.from_bytes(blob[end:begin], "little")
         if max(begin, end) > size:
             raise DistrustError(Reason.MALFORMED, "it ends too soon")
         fields.append(blob[begin:end])
-    trust(len(fields) >= least, Reason.MALFORMED, f"{len(fields)} fields, not {least}")
+    trust(count in (None, len(fields)), Reason.MALFORMED, f"{len(fields)} fields, not {count}")
     return fields
 
 
