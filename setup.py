@@ -10,7 +10,7 @@ setup(
                 f"fedsofim/models/{name}.c"
                 for name in ("kernel", "crowd", "moments", "streams", "whole")
             ],
-            depends=["fedsofim/models/kernel.h"],
+            depends=[f"fedsofim/models/{name}.h" for name in ("kernel", "softmax", "tiles")],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same
         )

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedsofim.core.arrays import Array, Scale
-from fedsofim.core.blas import sgemm
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
@@ -27,13 +26,18 @@ from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
 
 try:
-    from fedsofim_kernel import clipped_residuals, clipped_sum  # kernel.c, whole.c
+    from fedsofim_kernel import clipped_residuals  # kernel.c
 except ImportError:  # it was installed without a compiler
-    clipped_residuals = clipped_sum = None
+    clipped_residuals = None
+try:
+    from fedsofim_kernel import clipped_sum  # whole.c
+except ImportError:  # or with one that has no vectors
+    clipped_sum = None
 
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
 LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
+WHOLE = 4096  # examples whose sums whole.c adds up
 
 
 class Transformed(NamedTuple):
@@ -279,21 +283,44 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     """
     if crowd.is_small(theta, data):
         return np.asarray(crowd.small_sums(theta[None], [data], clip)[0])
+    if clipped_sum and theta.dtype == data.x.dtype == np.float32:
+        total = _by_kernel(theta, data, clip)
+    else:
+        total = _by_products(theta, data, clip)
+    t = data.transformed
+    return total if t is None else t.U_G @ total @ t.U_A
+
+
+def _for_kernel(theta: Array, data: Examples, clip: Scale) -> tuple[Array, Array | None]:
+    """The clip and the transform of each head, the same for one head as for a stack."""
+    S, K, t = theta.size // math.prod(theta.shape[-2:]), theta.shape[-2], data.transformed
+    C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
+    return C, None if t is None else np.full((S, K, K), t.U_G, np.float32)
+
+
+def _by_kernel(theta: Array, data: Examples, clip: Scale) -> Array:
+    """The sum before it is transformed as a whole, in one call."""
+    flat = np.ascontiguousarray(theta).reshape(-1, theta.shape[-1])
+    C, U = _for_kernel(theta, data, clip)
+    total = np.zeros(flat.shape, np.float32)
+    for D in data.chunks(WHOLE) if data.lazy else (data,):
+        norm = D.norm if D.transformed is None else D.transformed.norm
+        clipped_sum(total, flat, D.x, D.target, norm, C, U)
+    return total.reshape(theta.shape)
+
+
+def _by_products(theta: Array, data: Examples, clip: Scale) -> Array:
+    """The same with NumPy's products."""
     *heads, K, width = theta.shape
-    rows, t = math.prod(heads) * K, data.transformed
+    rows = math.prod(heads) * K
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
     total = np.zeros((rows, width), theta.dtype)
-    C = np.minimum(clip, np.finfo(theta.dtype).max)
-    compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
-    if compiled:  # the same for one head as for a stack
-        S = math.prod(heads)
-        C = np.full(S, np.ravel(C), np.float32)
-        U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
-        if _in_one_call(total, theta, data, C, U, size):
-            total = total.reshape(theta.shape)
-            return total if t is None else t.U_G @ total @ t.U_A
-        total[:] = 0
     buffer, shift = _aligned(rows * size, theta.dtype), False
+    compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
+    if compiled:
+        S, (C, U) = rows // K, _for_kernel(theta, data, clip)
+    else:
+        C = np.minimum(clip, np.finfo(theta.dtype).max)
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:
@@ -306,23 +333,7 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
         if lost:
             x = np.where(np.isfinite(x), x, 0)  # 0 times infinity is not 0
         total += r.reshape(rows, -1) @ x.T
-    total = total.reshape(theta.shape)
-    return total if t is None else t.U_G @ total @ t.U_A
-
-
-def _in_one_call(
-    total: Array, theta: Array, data: Examples, C: Array, U: Array | None, size: int
-) -> bool:
-    """Write the sum to `total`, `(S K, F+1)`, without Python; `False` where that cannot be done.
-
-    NumPy has another product for a single row or column, and too large gradients are left to it.
-    """
-    rows, N = len(total), data.size
-    if data.lazy or not (gemm := sgemm()) or min(rows, theta.shape[-1]) < 2 or N % size == 1:
-        return False
-    norm = data.norm if data.transformed is None else data.transformed.norm
-    flat = np.ascontiguousarray(theta).reshape(total.shape)
-    return not clipped_sum(total, flat, data.x, data.target, norm, C, U, size, gemm)
+    return total.reshape(theta.shape)
 
 
 def _clip(r: Array, batch: Examples, C: Scale) -> bool:

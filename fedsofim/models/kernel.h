@@ -9,6 +9,7 @@
 #ifdef EVERY_CPU /* one was chosen: scripts/as_avx2 */
 #elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define SEVERAL_CPUS
 #else
 #define EVERY_CPU
 #endif
@@ -34,7 +35,7 @@ int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 /* crowd.c, moments.c, streams.c and whole.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
+PyObject *clipped_sum(PyObject *self, PyObject *args);    /* only with VECTORS */
 extern PyTypeObject StreamType;
-PyObject *clipped_sum(PyObject *self, PyObject *args);
 
 #endif
