@@ -8,9 +8,11 @@ setup(
             "fedsofim_kernel",
             [
                 f"fedsofim/models/{name}.c"
-                for name in ("kernel", "crowd", "moments", "streams", "whole")
+                for name in ("kernel", "crowd", "moments", "normals", "streams", "whole")
             ],
-            depends=[f"fedsofim/models/{name}.h" for name in ("kernel", "softmax", "tiles")],
+            depends=[
+                f"fedsofim/models/{name}.h" for name in ("kernel", "softmax", "streams", "tiles")
+            ],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same
         )

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, heads_data, noisy_gradients, sizes_like
+from fedsofim.clients.program import Client, Group, Noise, grouped, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
@@ -23,10 +23,10 @@ Gradients = Callable[[Array, Sequence[Client], int], Array]
 
 def plain_gradients(theta: Array, clients: Sequence[Client], k: int) -> Array:
     """Mean gradients without clip or noise, for steps whose result stays on the client."""
-    data = heads_data(clients)
+    data = grouped(clients).heads_data
     if data is not None:
         S = gradient_sums(theta, data, math.inf)
-        S /= sizes_like(S, data)
+        S /= data.sizes_like(S)
         return S
     pairs = zip(theta, clients, strict=True)
     return np.stack([D.gradient_sum(y, math.inf).value / D.size for y, (_, D) in pairs])
@@ -92,11 +92,14 @@ class PersonalSteps(LocalSteps):
             clients: whose records.
             gradients: `plain_gradients` or `released_gradients`.
         """
+        whole, size = grouped(clients), self.batch_size
+        if size is None or all(D.size <= size for _, D in whole):
+            for k in range(self.steps):
+                y = y - self.lr * gradients(y, whole, k)
+            return y
         for k in range(self.steps):
-            group = [
-                Client(i, batch(D, s + k, self.batch_size))
-                for (i, D), s in zip(clients, done.tolist(), strict=True)
-            ]
+            parts = zip(whole, done.tolist(), strict=True)
+            group = Group(Client(i, batch(D, s + k, size)) for (i, D), s in parts)
             y = y - self.lr * gradients(y, group, k)
         return y
 

@@ -39,10 +39,18 @@ def angle(a: Array, b: Array) -> Array:
         The angles, `(..., 1, 1)`, float64.
     """
     a, b = a.astype(np.float64), b.astype(np.float64)
+    return _angle(dots(a, a), dots(a, b), dots(b, b))
+
+
+def dots(a: Array, b: Array) -> Array:
+    """The inner products of matrices read as vectors, `(..., 1, 1)`, each in a fixed order."""
+    flat = (v.reshape(*v.shape[:-2], -1) for v in (a, b))
+    return np.asarray(np.einsum("...j,...j->...", *flat))[..., None, None]
+
+
+def _angle(aa: Array, ab: Array, bb: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Unit vectors first: the product of two large or two small norms may leave the range.
-        a, b = (v / np.linalg.norm(v, axis=(-2, -1), keepdims=True) for v in (a, b))
-        cosine = (a * b).sum(axis=(-2, -1), keepdims=True)
+        cosine = ab / (np.sqrt(aa) * np.sqrt(bb))
     return np.asarray(np.arccos(np.clip(cosine, -1, 1)))  # rounding may lead outside [-1, 1]
 
 
@@ -78,10 +86,16 @@ def personal_step(drift: Array, shared: Array, sharpness: Scale, rho: Scale) -> 
     Returns:
         One step a client, of the shape and dtype of `drift`.
     """
-    beta = gompertz(angle(drift, shared), sharpness)
-    blend = (1 - beta) * drift + beta * shared  # the personal gradient, Delta^p_i
-    squares = (blend**2).sum(axis=(-2, -1), keepdims=True)
-    return np.where(np.isnan(beta), 0.0, blend / (rho + squares)).astype(drift.dtype)
+    own, common = drift.astype(np.float64), shared.astype(np.float64)
+    aa, ab, bb = dots(own, own), dots(own, common), dots(common, common)
+    beta = gompertz(_angle(aa, ab, bb), sharpness)
+    # The squared norm of the blend, the personal gradient Delta^p_i:
+    squares = (1 - beta) ** 2 * aa + 2 * beta * (1 - beta) * ab + beta**2 * bb
+    scale = 1 / (rho + np.maximum(squares, 0))  # rounding may lead below 0
+    none = np.isnan(beta)
+    own *= np.where(none, 0.0, (1 - beta) * scale)
+    own += np.where(none, 0.0, beta * scale) * common
+    return own.astype(drift.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

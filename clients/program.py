@@ -7,6 +7,7 @@ deployed client for itself alone, with equal results.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models.coded import BLOCK
-from fedsofim.models.crowd import gradient_sums
+from fedsofim.models.crowd import Many, gradient_sums
 from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
@@ -32,6 +33,21 @@ class Client(NamedTuple):
 
     id: int
     data: Records
+
+
+class Group(list[Client]):
+    """Clients that are asked together, round after round: what holds for all is found out once."""
+
+    @cached_property
+    def ids(self) -> Array:
+        """Who they are, `(n,)`."""
+        return np.array([client.id for client in self], np.uint32)
+
+    @cached_property
+    def heads_data(self) -> Many | None:
+        """Their records if all are examples for a head, whose sums are taken together."""
+        data = Many(D for _, D in self if isinstance(D, Examples))
+        return data if len(data) == len(self) else None
 
 
 class Stateless(NamedTuple):
@@ -258,14 +274,12 @@ def noisy_gradients(
     Returns:
         One gradient a client, of the shape of `thetas`.
     """
-    for i, D in clients:
-        require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
-    z, data = plan.client_noise_multiplier, heads_data(clients)
+    group = grouped(clients)
+    require_records(group)
+    z, data = plan.client_noise_multiplier, group.heads_data
     if isinstance(noise, Seeded) and data is not None:
-        noisy = gradient_sums(thetas, data, plan.clip)
-        noisy += noise.gaussians(noisy, plan.clip, z, [i for i, _ in clients], draw)
-        noisy /= sizes_like(noisy, data)
-        return noisy
+        sums = gradient_sums(thetas, data, plan.clip)
+        return noise.noisy_means(sums, plan.clip, z, group.ids, draw, data.sizes)
     out = np.empty(thetas.shape, thetas.dtype)
     for g, y, (i, D) in zip(out, thetas, clients, strict=True):
         source = noise(i, draw)
@@ -274,13 +288,13 @@ def noisy_gradients(
     return out
 
 
-def heads_data(clients: Sequence[Client]) -> list[Examples] | None:
-    """The clients' records if all are examples for a head, whose sums are taken together."""
-    data = [D for _, D in clients if isinstance(D, Examples)]
-    return data if len(data) == len(clients) else None
+def grouped(clients: Sequence[Client]) -> Group:
+    """The clients as a group: themselves, if they are one."""
+    return clients if isinstance(clients, Group) else Group(clients)
 
 
-def sizes_like(totals: Array, data: Sequence[Records]) -> Array:
-    """How many records each client has, to divide its row of `totals` by."""
-    sizes = np.array([D.size for D in data], totals.dtype)
-    return sizes.reshape(-1, *(1,) * (totals.ndim - 1))
+def require_records(group: Group) -> None:
+    """Refuse clients without records."""
+    if (data := group.heads_data) is None or not data.sizes.all():
+        for i, D in group:
+            require(D.size > 0, f"client {i} holds no records, and so has no mean to release")

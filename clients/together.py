@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, heads_data, stage_totals
+from fedsofim.clients.program import Client, Noise, Program, grouped, stage_totals
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
@@ -54,11 +54,11 @@ def noisy_sums(
         noise: the noise stream of each client in this round.
         draw: the number of this call within the round.
     """
-    out, data = np.empty((len(clients), *theta.shape), np.int64), heads_data(clients)
-    if isinstance(noise, Seeded) and data:
+    out, group = np.empty((len(clients), *theta.shape), np.int64), grouped(clients)
+    if isinstance(noise, Seeded) and (data := group.heads_data):
         sums = gradient_sums(np.broadcast_to(theta, out.shape), data, plan.clip)
-        ids, unit = [i for i, _ in clients], data[0].unit(plan.clip)
-        drawn = noise.gaussians(sums, plan.clip, plan.client_noise_multiplier, ids, draw)
+        z, unit = plan.client_noise_multiplier, data[0].unit(plan.clip)
+        drawn = noise.gaussians(sums, plan.clip, z, group.ids, draw)
         return _whole(sums, unit) + _whole(drawn, unit)
     for total, (i, D) in zip(out, clients, strict=True):
         source = noise(i, draw)

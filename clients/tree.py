@@ -1,18 +1,19 @@
 """The tree client: gradients whose noise cancels in their running sum."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, heads_data, sizes_like
+from fedsofim.clients.program import Client, Group, Noise, Program, grouped
 from fedsofim.clients.together import in_units
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.models.crowd import gradient_sums
-from fedsofim.models.head import Examples
+from fedsofim.core.sums import BoundedSum
+from fedsofim.models.crowd import Many, gradient_sums
 from fedsofim.models.records import Records
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import Seeded
@@ -26,7 +27,8 @@ class TreeState(NamedTuple):
 
     Attributes:
         nodes: the noise of the nodes that make up the current prefix, `(n, levels, K, F+1)`, in
-            the numbers of the sums: exact noise is remembered in integers.
+            the numbers of the sums: exact noise is remembered in integers. A node may be zero whose
+            noise the stream of its leaf's round gives again.
         t: rounds done, `(n,)`.
     """
 
@@ -110,15 +112,17 @@ class Tree(Program):
         plan: Protection,
         noise: Noise,
     ) -> tuple[Array, TreeState]:
-        theta, data, turns = received["theta"], heads_data(clients), set(state.t.tolist())
-        if isinstance(noise, Seeded) and data and len(turns) == 1:
-            return self._alike(theta, [i for i, _ in clients], data, state, plan, noise)
+        theta, group, turns = received["theta"], grouped(clients), set(state.t.tolist())
+        if isinstance(noise, Seeded) and group.heads_data and turns == {noise.t}:
+            return self._alike(theta, group, group.heads_data, state, plan, noise)
         out = np.empty((len(clients), *theta.shape), theta.dtype)
         nodes = []
         for g, before, t, (i, D) in zip(out, state.nodes, state.t.tolist(), clients, strict=True):
             batch, source = _batch(D, t % self.batches, self.batches), noise(i, 0)
             S = batch.gradient_sum(theta, plan.clip, source.exact)
             fresh = source.gaussian(S, plan.client_noise_multiplier)
+            if isinstance(noise, Seeded):
+                before = self._restored(before, t, i, S, plan, noise)
             (change,), (node,) = self._grown(S.value[None], fresh[None], before[None], t)
             np.divide(change * S.unit, D.size / self.batches, out=g)
             nodes.append(node)
@@ -127,20 +131,47 @@ class Tree(Program):
     def _alike(
         self,
         theta: Array,
-        ids: Sequence[int],
-        data: Sequence[Examples],
+        group: Group,
+        data: Many,
         state: TreeState,
         plan: Protection,
         noise: Seeded,
     ) -> tuple[Array, TreeState]:
-        """The same for clients of a simulation that are all at the same leaf, in one go."""
-        t, thetas = int(state.t[0]), np.broadcast_to(theta, (len(data), *theta.shape))
-        batches = [_batch(D, t % self.batches, self.batches) for D in data]
-        S = gradient_sums(thetas, batches, plan.clip)
-        fresh = noise.gaussians(S, plan.clip, plan.client_noise_multiplier, ids, 0)
-        change, nodes = self._grown(S, fresh, state.nodes, t)
-        change /= sizes_like(change, data) / change.dtype.type(self.batches)
+        """The same for clients of a simulation that are all at the leaf of the round, in one go.
+
+        Their nodes are not stored: a round needs one in the mean, and can have it drawn again.
+        """
+        t, thetas = noise.t, np.broadcast_to(theta, (len(data), *theta.shape))
+        batches = data
+        if self.batches > 1:
+            batches = Many(_batch(D, t % self.batches, self.batches) for D in data)
+        S, level, nodes = gradient_sums(thetas, batches, plan.clip), self._closed(t), state.nodes
+
+        def drawn(leaf: int) -> Array:
+            z = plan.client_noise_multiplier
+            return noise.at(leaf).gaussians(S, plan.clip, z, group.ids, 0)
+
+        change = S + drawn(t)
+        closed = [_stored_or(nodes[:, k], drawn, m) for k, m in self._open(t).items() if k < level]
+        if closed:
+            change -= reduce(np.add, closed)
+        change /= data.sizes_like(change) / change.dtype.type(self.batches)
+        old = slice(None if self._ends_tree(t) else level + 1)
+        if nodes[:, old].any():  # of a state that stored them
+            nodes = nodes.copy()
+            nodes[:, old] = 0
         return change, TreeState(nodes, state.t + 1)
+
+    def _restored(
+        self, nodes: Array, t: int, client: int, S: BoundedSum, plan: Protection, noise: Seeded
+    ) -> Array:
+        """One client's nodes before leaf `t`, with those that were not stored."""
+        nodes = nodes.copy()
+        for k, leaf in self._open(t).items():
+            if not nodes[k].any():
+                source = noise.at(leaf)(client, 0)
+                nodes[k] = source.gaussian(S, plan.client_noise_multiplier)
+        return nodes
 
     def contribute(
         self,
@@ -186,10 +217,26 @@ class Tree(Program):
         m = t + 1  # Kairouz et al., the tree aggregation of Algorithm 1
         return (m & -m).bit_length() - 1
 
+    def _open(self, t: int) -> dict[int, int]:
+        """The levels of the nodes that make up the prefix before leaf `t`, and whose leaf it was.
+
+        >>> Tree(rounds=70)._open(6)  # of rounds 0 to 5: 0 to 3, and 4 and 5
+        {1: 5, 2: 3}
+        """
+        done = t % self.batches if self.batches > 1 else t
+        levels = range(0 if self.tree == "identity" else done.bit_length())
+        return {k: t - done % 2**k - 1 for k in levels if done >> k & 1}
+
     def _ends_tree(self, t: int) -> bool:
         if self.tree == "identity":
             return True
         return self.batches > 1 and (t + 1) % self.batches == 0
+
+
+def _stored_or(node: Array, drawn: Callable[[int], Array], leaf: int) -> Array:
+    """A node of each client, `(n, ...)`: as it was stored, or else as it is drawn again."""
+    stored = node.any(axis=tuple(range(1, node.ndim)), keepdims=True)
+    return node if stored.all() else np.where(stored, node, drawn(leaf))
 
 
 def _batch(data: R, turn: int, turns: int) -> R:

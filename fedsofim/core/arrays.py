@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 # One number, or one for each head of a stack, `(S, 1, 1)`.
 Scale = float | Array
+# Which clients: their numbers, or neighbours.
+Who = Array | slice
 
 
 def flatten(state: Any, prefix: str = "") -> dict[str, Any]:
@@ -36,28 +38,51 @@ def unflatten(blank: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
     return type(blank)(**values)
 
 
-def take(state: Any, present: Array) -> Any:
-    """What these clients remember, of a NamedTuple of arrays that are stacked by client."""
+def take(state: Any, present: Who) -> Any:
+    """What these clients remember, of a NamedTuple of arrays that are stacked by client.
+
+    Of neighbours it is a view, which nobody may change.
+    """
     return type(state)(*(rows[present] for rows in state))
 
 
-def put(state: Any, present: Array, new: Sequence[Array]) -> Any:
+def put(state: Any, present: Who, new: Sequence[Array]) -> Any:
     """The state with the rows of these clients replaced; all others are as they were."""
-    out = room(state, new, everyone=False)
-    fill(out, present, new)
-    return out
+    out = Successor(state)
+    out.put(present, (None,) * len(state), new)
+    return out.state
 
 
-def room(state: Any, new: Sequence[Array], *, everyone: bool) -> Any:
-    """A copy of the state that has room for rows such as `new`; empty if all will be replaced."""
-    # A state may begin as zeros of another type: the first round knows what is remembered.
-    pairs = [(rows, np.asarray(fresh).dtype) for rows, fresh in zip(state, new, strict=True)]
-    if everyone:
-        return type(state)(*(np.empty(rows.shape, dtype) for rows, dtype in pairs))
-    return type(state)(*(rows.astype(dtype) for rows, dtype in pairs))
+class Successor:
+    """The state that follows another, as the rows of some clients after others are replaced.
 
+    What nobody replaces is not copied.
 
-def fill(state: Any, present: Array, new: Sequence[Array]) -> None:
-    """Write the rows of these clients, in place."""
-    for rows, fresh in zip(state, new, strict=True):
-        rows[present] = fresh
+    Args:
+        state: a NamedTuple of arrays that are stacked by client; it stays as it is.
+        all: whether every client's rows are put.
+    """
+
+    def __init__(self, state: Any, *, all: bool = False) -> None:
+        self._before, self._rows, self._all, self._any = state, list(state), all, False
+
+    def put(self, present: Who, old: Sequence[Array | None], new: Sequence[Array]) -> None:
+        """Replace the rows of these clients where they are not the `old` ones, as `take` gave."""
+        for k, (was, rows) in enumerate(zip(old, new, strict=True)):
+            if rows is was:
+                continue
+            if self._rows[k] is self._before[k]:
+                self._rows[k] = self._room(self._before[k], np.asarray(rows).dtype)
+            self._rows[k][present] = rows
+        self._any = True
+
+    def _room(self, before: Array, dtype: np.dtype[Any]) -> Array:
+        # A state may begin as zeros of another type: the first round knows what is remembered.
+        if self._all and not self._any:
+            return np.empty(before.shape, dtype)
+        return before.astype(dtype)
+
+    @property
+    def state(self) -> Any:
+        """What there is by now."""
+        return type(self._before)(*self._rows)

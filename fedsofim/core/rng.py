@@ -5,16 +5,20 @@ a result does not depend on the order in which clients are visited, on the engin
 the run was interrupted: there is no generator state to save.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 from fedsofim.core.arrays import Array
 
+# Who clients are: whole numbers, in a list or an array.
+Ids = Sequence[int] | Array
+
 try:
-    from fedsofim_kernel import Stream  # models/streams.c
+    from fedsofim_kernel import Stream  # models/streams.c, models/normals.c
 except ImportError:  # it was installed without a compiler
     Stream = None
 
@@ -62,29 +66,88 @@ def noise_of(seed: int, t: int) -> Callable[[int, int], np.random.Generator]:
     return partial(stream, seed, *_of_round(t))
 
 
-def fill_noise(out: Array, seed: int, t: int, clients: Iterable[int], draw: int) -> None:
+def fill_noise(out: Array, seed: int, t: int, clients: Ids, draw: int) -> None:
     """Fill each client's row of `out` with standard normals, the first of its stream in `noise_of`.
 
     A stream takes longer to make than it takes to draw hundreds of numbers, so the kernel has one
-    that can be given another key.
+    that can be given another key, and draws the numbers of all clients in one call.
 
     >>> row = np.empty((1, 3))
     >>> fill_noise(row, 0, 3, [7], 0)
     >>> bool((row == noise_of(0, 3)(7, 0).standard_normal(3)).all())
     True
     """
-    if Stream is None:
-        for row, i in zip(out, clients, strict=True):
-            noise_of(seed, t)(i, draw).standard_normal(dtype=out.dtype, out=row)
+    if _in_kernel(out):
+        _stream_of_round(seed, t).normals(out.reshape(len(out), -1), _ids(clients), draw)
         return
+    if Stream is not None:
+        bits = _stream_of_round(seed, t)
+        rng = np.random.Generator(bits)
+        for row, i in zip(out, clients, strict=True):
+            bits.seek(int(i), draw)
+            rng.standard_normal(dtype=out.dtype, out=row)
+        return
+    for row, i in zip(out, clients, strict=True):
+        noise_of(seed, t)(int(i), draw).standard_normal(dtype=out.dtype, out=row)
+
+
+def add_noise(
+    rows: Array,
+    std: float,
+    sizes: Array,
+    seed: int,
+    t: int,
+    clients: Ids,
+    draw: int,
+) -> None:
+    """Make each client's row `(row + std * noise) / size`, with the noise of `fill_noise`.
+
+    The bits are those of the three operations one after another; the kernel does them in one pass.
+
+    Args:
+        rows: stacked by client, changed in place.
+        std: of the noise.
+        sizes: what to divide each row by, `(n,)`.
+        seed: as `noise_of` takes it; and so is `t`.
+        t: the round.
+        clients: whose rows.
+        draw: the number of the draw within the round.
+    """
+    sizes = np.asarray(sizes, rows.dtype)
+    if _in_kernel(rows):
+        flat, ids = rows.reshape(len(rows), -1), _ids(clients)
+        _stream_of_round(seed, t).normals(flat, ids, draw, std, sizes)
+        return
+    noise = np.empty(rows.shape, rows.dtype)
+    fill_noise(noise, seed, t, clients, draw)
+    rows += noise * std
+    rows /= sizes.reshape(-1, *(1,) * (rows.ndim - 1))
+
+
+def _in_kernel(rows: Array) -> bool:
+    """Whether the kernel draws such rows."""
+    plain = rows.dtype == np.float32 and rows.flags.c_contiguous
+    return plain and Stream is not None and _draws_as_numpy()
+
+
+@cache
+def _draws_as_numpy() -> bool:
+    """Whether the kernel's normals are those of the NumPy that is here; it may change them."""
+    ours = np.empty((8, 4096), np.float32)
+    _stream_of_round(1, 2).normals(ours, _ids(range(8)), 3)
+    numpys = [noise_of(1, 2)(i, 3).standard_normal(4096, np.float32) for i in range(8)]
+    return np.array_equal(ours, np.stack(numpys))
+
+
+def _stream_of_round(seed: int, t: int) -> Any:
     first = _words(seed)
     words = [*first, *[0] * (4 - len(first))]  # as SeedSequence does before a key
     words += [word for number in _of_round(t) for word in _words(number)]
-    bits = Stream(np.array(words, np.uint32).tobytes())
-    rng = np.random.Generator(bits)
-    for row, i in zip(out, clients, strict=True):
-        bits.seek(i, draw)
-        rng.standard_normal(dtype=out.dtype, out=row)
+    return Stream(np.array(words, np.uint32).tobytes())
+
+
+def _ids(clients: Ids) -> Array:
+    return np.asarray(clients, np.uint32)
 
 
 def _of_round(t: int) -> tuple[Purpose, int]:

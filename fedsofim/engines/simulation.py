@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedsofim.clients import CLIENTS, Client
-from fedsofim.clients.program import release_stage, transformed
+from fedsofim.clients.program import Group, release_stage, transformed
 from fedsofim.clients.together import Crowd, round_mean, stage_mean, stage_sums
 from fedsofim.config.schema import Config
-from fedsofim.core.arrays import Array, fill, room, take
+from fedsofim.core.arrays import Array, Successor, Who, take
 from fedsofim.core.threads import in_order, thread_count
 from fedsofim.models.head import examples_of
 from fedsofim.privacy.plan import Plan, Protection
@@ -42,6 +42,8 @@ class Simulation:
         # A stack's heads have no common grid: they add up floats, equal to rounding.
         self.together = config.sharing is not None and not stacked
         self.clients = list(clients)  # under the last transform that was received
+        self._told = True  # whether they may be under one
+        self._groups: dict[tuple[int, int], Group] = {}
         self.sizes = np.array([client.data.size for client in clients])
 
     def stage(self, t: int, received: Mapping[str, Array], plan: Plan) -> tuple[Array, float]:
@@ -57,8 +59,8 @@ class Simulation:
         like, everyone = examples_of(self.clients[0].data), np.arange(len(self.clients))
         length = stage.length(len(like.x) - 1, len(like.target))
 
-        def work(who: Array) -> Array:
-            group = [self.clients[i] for i in who]
+        def work(who: Who) -> Array:
+            group = self._group(who)
             if self.together:
                 return np.asarray(stage_sums(stage, t, group, received, plan, noise).sum(axis=0))
             return release_stage(stage, t, group, received, plan, noise)
@@ -79,23 +81,20 @@ class Simulation:
         """
         config, noise, program = self.config, self.config.noise(t), self.config.client
         present = config.schedule.present(t)
-        sizes, after = self.sizes[present], memory
-        self.clients = transformed(self.clients, received, self.exact)
+        sizes, after = self.sizes[present], Successor(memory, all=len(present) == len(self.sizes))
+        self._transform(received)
 
-        def work(who: Array) -> tuple[Array, Array, Any]:
-            group, remembered = [self.clients[i] for i in who], take(memory, who)
+        def work(who: Who) -> tuple[Who, Array, Any, Any]:
+            group, remembered = self._group(who), take(memory, who)
             act = program.contribute if self.together else program.release
             sent, new = act(received, group, remembered, self.plan, noise)
             if self.together:
                 sent = sent.sum(axis=0)
-            return who, sent, program.train_own(received, group, new)
+            return who, sent, remembered, program.train_own(received, group, new)
 
         def parts() -> Iterator[Array]:
-            nonlocal after
-            for who, sent, new in self._in_groups(work, present, received["theta"].size):
-                if after is memory:
-                    after = room(memory, new, everyone=len(present) == len(self.clients))
-                fill(after, who, new)
+            for who, sent, before, new in self._in_groups(work, present, received["theta"].size):
+                after.put(who, before, new)
                 yield sent
 
         if self.together:
@@ -104,11 +103,27 @@ class Simulation:
             G = G.astype(received["theta"].dtype)
         else:
             G = self._combined(parts(), sizes, stacked=self.stacked)
-        return G, after
+        return G, after.state
 
-    def _in_groups(
-        self, work: Callable[[Array], Any], present: Array, length: int
-    ) -> Iterator[Any]:
+    def _transform(self, received: Mapping[str, Array]) -> None:
+        """Put the clients under what the server broadcast."""
+        told = bool(received.keys() & {"P", "U_A"})
+        if told or self._told:  # else they are as they were
+            now = transformed(self.clients, received, self.exact)
+            if any(a.data is not b.data for a, b in zip(self.clients, now, strict=True)):
+                self.clients, self._groups = now, {}
+        self._told = told
+
+    def _group(self, who: Who) -> Group:
+        """These clients; neighbours are kept together from round to round."""
+        if not isinstance(who, slice):
+            return Group(self.clients[i] for i in who)
+        key = who.start, who.stop
+        if key not in self._groups:
+            self._groups[key] = Group(self.clients[who])
+        return self._groups[key]
+
+    def _in_groups(self, work: Callable[[Who], Any], present: Array, length: int) -> Iterator[Any]:
         """What `work` makes of groups of these clients, in order; each sends `length` numbers."""
         n, threads = len(present), 1 if self.exact else thread_count()
         if not self.config.model.linear:
@@ -118,6 +133,8 @@ class Simulation:
         if type(self.config.client) not in CLIENTS.values():
             return in_order(work, [present], threads=1)  # one's own may count on all, in one thread
         most = min(max(1, GROUP // max(1, length)), -(-n // (1 if threads == 1 else 4 * threads)))
+        if n == len(self.clients):
+            return in_order(work, [slice(i, min(i + most, n)) for i in range(0, n, most)], threads)
         return in_order(work, np.split(present, range(most, n, most)), threads)
 
     def _combined(self, parts: Iterator[Array], sizes: Array, *, stacked: bool) -> Array:

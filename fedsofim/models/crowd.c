@@ -1,5 +1,4 @@
-/* The clipped gradient sums of many small clients in one call: what head.py does for a large one
-   with two matrix products and the kernel between them.
+/* The clipped gradient sums of many clients in one call: small ones here, large ones in whole.c.
 
    Every client is worked on by itself and in one order, whoever else is in the call and however
    many threads there are: its sum has the same bits in every company. */
@@ -69,6 +68,7 @@ typedef struct {
 
 typedef struct {
     float *x, *x_t, *target, *norm, *z, *total; /* of a block, rows filled up with zeros */
+    float *whole;                               /* for large clients */
 } Scratch;
 
 static Py_ssize_t rounded(Py_ssize_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -94,9 +94,9 @@ INLINE void load(const Scratch *s, const Client *c, Py_ssize_t start, Py_ssize_t
     memcpy(s->norm, c->norm + start, n * sizeof(float));
 }
 
-/* Write a client's sums, (S, K, W), to out. */
+/* Write a small client's sums, (S, K, W), to out. */
 EVERY_CPU
-static void client_sum(float *out, const float *theta, const Client *c, const Scratch *s,
+static void small_sum(float *out, const float *theta, const Client *c, const Scratch *s,
                        const float *clip, const float *U, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W)
 {
     const Py_ssize_t width = rounded(W);
@@ -120,6 +120,16 @@ static void client_sum(float *out, const float *theta, const Client *c, const Sc
     }
     for (Py_ssize_t k = 0; k < S * K; k++)
         memcpy(out + k * W, s->total + k * width, W * sizeof(float));
+}
+
+static void client_sum(float *out, const float *theta, const Client *c, const Scratch *s,
+                       const float *clip, const float *U, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W)
+{
+    const Work work = {theta, c->x, c->target, c->norm, clip, U, c->x_stride, c->target_stride, S, K, W, c->N};
+    if (c->N > MOST_SMALL)
+        whole_sum(out, s->whole, &work);
+    else
+        small_sum(out, theta, c, s, clip, U, S, K, W);
 }
 
 /* The arrays of one client; 0 and an exception if they do not fit. */
@@ -147,15 +157,16 @@ static int get_client(Client *c, Py_buffer *b, PyObject **lists, Py_ssize_t i, P
 static int make_scratch(Scratch *s, float **memory, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W)
 {
     const Py_ssize_t width = rounded(W);
-    const Py_ssize_t sizes[6] = {W * BLOCK, BLOCK * width, K * BLOCK, BLOCK, K * BLOCK, S * K * width};
-    float **parts[6] = {&s->x, &s->x_t, &s->target, &s->norm, &s->z, &s->total}, *next;
+    const Py_ssize_t sizes[] = {W * BLOCK, BLOCK * width,  K * BLOCK,       BLOCK,
+                                K * BLOCK, S * K * width, whole_room(K, W)};
+    float **parts[] = {&s->x, &s->x_t, &s->target, &s->norm, &s->z, &s->total, &s->whole}, *next;
     Py_ssize_t all = LANES;
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         all += rounded(sizes[i]);
     if (!(*memory = PyMem_RawMalloc(all * sizeof(float))))
         return 0;
     next = (float *)(((uintptr_t)*memory + 63) / 64 * 64); /* rows begin where cache lines do */
-    for (int i = 0; i < 6; i++, next += rounded(sizes[i - 1]))
+    for (int i = 0; i < 7; i++, next += rounded(sizes[i - 1]))
         *parts[i] = next;
     return 1;
 }

@@ -1,39 +1,113 @@
 """The clipped gradient sums of many clients at once.
 
-A client with few examples is over before Python has called BLAS for it. So the kernel takes all of
-them in one call; a client with many is left to `head.py`. Which of the two it is depends on the
-client's own size, so its sum has the same bits in every company.
+The kernel takes all of them in one call, so threads that work on clients seldom wait for Python's
+lock. Clients with few examples and with many are worked on differently; which of the two it is
+depends on the client's own size, so its sum has the same bits in every company. What the kernel
+does not take is left to `head.py`.
 """
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedsofim.core.arrays import Array, Scale
 
 if TYPE_CHECKING:
-    from fedsofim.models.head import Examples
+    from fedsofim.models.head import Examples, Transformed
 
 try:
-    from fedsofim_kernel import clipped_sums  # crowd.c
+    from fedsofim_kernel import FAST_WHOLE, clipped_sums  # crowd.c, whole.c
 except ImportError:  # it was installed without a compiler
-    clipped_sums = None
+    FAST_WHOLE = clipped_sums = None
 
-# As many examples of a client, and numbers of a model, are few.
-SMALL, SMALL_MODEL = 128, 1 << 16
-
-
-def is_small(theta: Array, data: "Examples") -> bool:
-    """Whether `small_sums` takes a client's examples."""
-    few = data.x.shape[1] <= SMALL and theta.size <= SMALL_MODEL
-    return bool(few and clipped_sums and theta.dtype == data.x.dtype == np.float32)
+# As many examples are few; so many numbers of one head are too many: BLAS is faster.
+SMALL, LARGE_HEAD = 128, 1 << 15
 
 
-def small_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
-    """`clipped_gradient_sum` of several clients with few examples, in one call of the kernel.
+def takes(theta: Array, data: "Examples") -> bool:
+    """Whether the kernel takes a client's examples, if need be in parts."""
+    good = clipped_sums and theta.dtype == data.x.dtype == np.float32
+    size = theta.shape[-2] * theta.shape[-1]
+    return bool(good and size <= LARGE_HEAD and (FAST_WHOLE or data.x.shape[1] <= SMALL))
+
+
+class Run(NamedTuple):
+    """Neighbours that are alike: whom the kernel takes in one call, or whom it does not take.
+
+    Attributes:
+        which: where they stand.
+        x: their features, for the kernel; and so are the others.
+        target: their labels.
+        norm: the norms of their examples, under the transform, if any.
+        transformed: the transform, with the norms of the first.
+        taken: whether the kernel takes them.
+    """
+
+    which: slice
+    x: list[Array]
+    target: list[Array]
+    norm: list[Array]
+    transformed: "Transformed | None"
+    taken: bool
+
+
+class Many(list["Examples"]):
+    """The examples of several clients; what the kernel asks of them is worked out once."""
+
+    @cached_property
+    def sizes(self) -> Array:
+        """How many each client has, `(n,)`."""
+        return np.array([D.x.shape[1] for D in self])
+
+    def sizes_like(self, totals: Array) -> Array:
+        """The same, to divide each client's row of `totals` by."""
+        return self.sizes.astype(totals.dtype).reshape(-1, *(1,) * (totals.ndim - 1))
+
+    def runs(self, theta: Array) -> list[Run]:
+        """Neighbours that go together, for parameters of this size and type."""
+        key = theta.size, theta.dtype
+        if key not in self._runs:
+            self._runs[key] = _runs(theta, self)
+        return self._runs[key]
+
+    @cached_property
+    def _runs(self) -> dict[tuple[int, np.dtype[Any]], list[Run]]:
+        return {}
+
+
+def _runs(theta: Array, data: "Sequence[Examples]") -> list[Run]:
+    def kind(i: int) -> int:  # 0 is alone
+        D = data[i]
+        if not takes(theta, D) or (D.lazy and D.size > SMALL):
+            return 0
+        t = D.transformed
+        return id(t.U_G) if t else -1
+
+    runs = []
+    for what, group in groupby(range(len(data)), kind):
+        first, *rest = group
+        part = data[first : first + 1 + len(rest)]
+        runs.append(_run(part, first, taken=what != 0))
+    return runs
+
+
+def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
+    """Clients under the same transform, if any."""
+    which, t = slice(first, first + len(data)), data[0].transformed
+    if not taken:
+        return Run(which, [], [], [], t, taken)
+    x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
+    if t is not None:
+        norm = [D.transformed.norm for D in data if D.transformed]
+    return Run(which, x, target, norm, t, taken)
+
+
+def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
+    """The sums of clients that the kernel takes, clipped under a transform but not transformed.
 
     Args:
         thetas: each client's parameters, `(n, K, F+1)`, or `(n, S, K, F+1)` for stacks of heads.
@@ -43,37 +117,36 @@ def small_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
     Returns:
         The sums, of the shape of `thetas`.
     """
+    return _in_one_call(thetas, _run(data, 0, taken=True), clip)
+
+
+def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     n, *heads, K, width = thetas.shape
-    S, t = math.prod(heads), data[0].transformed
+    S, t = math.prod(heads), run.transformed
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
     U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
-    x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
-    if t is not None:
-        norm = [D.transformed.norm for D in data if D.transformed]
     out = np.empty((n, S, K, width), np.float32)
-    clipped_sums(out, thetas.reshape(out.shape), x, target, norm, C, U)
-    totals: Array = out.reshape(thetas.shape)
+    clipped_sums(out, thetas.reshape(out.shape), run.x, run.target, run.norm, C, U)
+    return out.reshape(thetas.shape)
+
+
+def transformed(totals: Array, t: "Transformed | None") -> Array:
+    """Sums under the transform that their gradients were clipped under, if any."""
     return totals if t is None else np.asarray(t.U_G @ totals @ t.U_A)
 
 
 def gradient_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
     """`clipped_gradient_sum` of each client, at its own parameters; of the shape of `thetas`."""
-
-    def kind(i: int) -> int:  # neighbours of one kind go together; 0 is alone
-        if not is_small(thetas[0], data[i]):
-            return 0
-        t = data[i].transformed
-        return id(t.U_G) if t else -1
-
-    kinds = [(what, list(group)) for what, group in groupby(range(len(data)), kind)]
-    if len(kinds) == 1 and kinds[0][0]:
-        return small_sums(thetas, data, clip)
+    many = data if isinstance(data, Many) else Many(data)
+    runs = many.runs(thetas[0])
+    if len(runs) == 1 and runs[0].taken:
+        return transformed(_in_one_call(thetas, runs[0], clip), runs[0].transformed)
     out = np.empty(thetas.shape, thetas.dtype)
-    for what, group in kinds:
-        part = slice(group[0], group[-1] + 1)
-        if what:
-            out[part] = small_sums(thetas[part], data[part], clip)
+    for run in runs:
+        if run.taken:
+            totals = _in_one_call(thetas[run.which], run, clip)
+            out[run.which] = transformed(totals, run.transformed)
             continue
-        for i in group:
-            out[i] = data[i].gradient_sum(thetas[i], clip).value
+        for i in range(run.which.start, run.which.stop):
+            out[i] = many[i].gradient_sum(thetas[i], clip).value
     return out

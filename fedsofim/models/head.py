@@ -29,15 +29,11 @@ try:
     from fedsofim_kernel import clipped_residuals  # kernel.c
 except ImportError:  # it was installed without a compiler
     clipped_residuals = None
-try:
-    from fedsofim_kernel import clipped_sum  # whole.c
-except ImportError:  # or with one that has no vectors
-    clipped_sum = None
 
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
 LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
-WHOLE = 4096  # examples whose sums whole.c adds up
+WHOLE = 4096  # examples whose sums are added up: CHUNK of whole.c
 
 
 class Transformed(NamedTuple):
@@ -281,46 +277,33 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     Returns:
         The sum, of the shape of `theta`.
     """
-    if crowd.is_small(theta, data):
-        return np.asarray(crowd.small_sums(theta[None], [data], clip)[0])
-    if clipped_sum and theta.dtype == data.x.dtype == np.float32:
-        total = _by_kernel(theta, data, clip)
-    else:
-        total = _by_products(theta, data, clip)
-    t = data.transformed
-    return total if t is None else t.U_G @ total @ t.U_A
-
-
-def _for_kernel(theta: Array, data: Examples, clip: Scale) -> tuple[Array, Array | None]:
-    """The clip and the transform of each head, the same for one head as for a stack."""
-    S, K, t = theta.size // math.prod(theta.shape[-2:]), theta.shape[-2], data.transformed
-    C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
-    return C, None if t is None else np.full((S, K, K), t.U_G, np.float32)
+    way = _by_kernel if crowd.takes(theta, data) else _by_products
+    return crowd.transformed(way(theta, data, clip), data.transformed)
 
 
 def _by_kernel(theta: Array, data: Examples, clip: Scale) -> Array:
-    """The sum before it is transformed as a whole, in one call."""
-    flat = np.ascontiguousarray(theta).reshape(-1, theta.shape[-1])
-    C, U = _for_kernel(theta, data, clip)
-    total = np.zeros(flat.shape, np.float32)
-    for D in data.chunks(WHOLE) if data.lazy else (data,):
-        norm = D.norm if D.transformed is None else D.transformed.norm
-        clipped_sum(total, flat, D.x, D.target, norm, C, U)
-    return total.reshape(theta.shape)
+    """The sum before it is transformed; of examples that become arrays in parts, as of others."""
+    total, start = np.zeros_like(theta), 0
+    while start < data.size:
+        whole = not data.lazy or data.size - start <= WHOLE + crowd.SMALL
+        end = data.size if whole else start + WHOLE
+        total += crowd.plain_sums(theta[None], [data.part(slice(start, end))], clip)[0]
+        start = end
+    return total
 
 
 def _by_products(theta: Array, data: Examples, clip: Scale) -> Array:
     """The same with NumPy's products."""
     *heads, K, width = theta.shape
-    rows = math.prod(heads) * K
+    S, t = math.prod(heads), data.transformed
+    rows, C = S * K, np.minimum(clip, np.finfo(theta.dtype).max)
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
-    total = np.zeros((rows, width), theta.dtype)
-    buffer, shift = _aligned(rows * size, theta.dtype), False
+    total, shift = np.zeros((rows, width), theta.dtype), False
+    buffer, U = _aligned(rows * size, theta.dtype), None
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
-    if compiled:
-        S, (C, U) = rows // K, _for_kernel(theta, data, clip)
-    else:
-        C = np.minimum(clip, np.finfo(theta.dtype).max)
+    if compiled:  # the same for one head as for a stack
+        C = np.full(S, np.ravel(C), np.float32)
+        U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:

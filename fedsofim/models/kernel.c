@@ -125,10 +125,6 @@ static PyMethodDef methods[] = {
      "the features `(W, N)`, one-hot labels `(K, N)` and norms `(N,)` of each client; the clip of\n"
      "each head `(S,)` and its transform `(S, K, K)`."},
 #ifdef VECTORS
-    {"clipped_sum", clipped_sum, METH_VARARGS,
-     "clipped_sum(total, theta, x, target, norm, clip, U=None)\n--\n\n"
-     "Add a client's sum of clipped gradients to `total`, `(S K, W)`, as wide as `theta`.\n\n"
-     "Args: as `clipped_sums` takes them, of one client."},
     {"clipped_moment", clipped_moment, METH_VARARGS,
      "clipped_moment(x, shift, bound, S)\n--\n\n"
      "Write the sum of cc' to S `(F, F)`, where c are the columns of x `(F, N)`, moved by shift\n"
@@ -148,7 +144,8 @@ PyMODINIT_FUNC PyInit_fedsofim_kernel(void)
 {
     PyObject *made = PyModule_Create(&module);
     if (made && (PyType_Ready(&StreamType) ||
-                 PyModule_AddObjectRef(made, "Stream", (PyObject *)&StreamType)))
+                 PyModule_AddObjectRef(made, "Stream", (PyObject *)&StreamType) ||
+                 PyModule_AddIntConstant(made, "FAST_WHOLE", MOST_SMALL == SMALL)))
         Py_CLEAR(made);
     return made;
 }

@@ -32,10 +32,28 @@ int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const fl
                       const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
-/* crowd.c, moments.c, streams.c and whole.c */
+/* The work of one client: rows of x and target are so many floats apart. */
+typedef struct {
+    const float *theta, *x, *target, *norm, *clip, *U;
+    Py_ssize_t x_stride, target_stride, S, K, W, N;
+} Work;
+
+/* whole.c: write the sum, (S, K, W), to `total`, with `whole_room` floats of memory. A client with more
+   than SMALL examples is worked on there, if the compiler has vectors, else in crowd.c. */
+#define SMALL 128
+#ifdef VECTORS
+#define MOST_SMALL SMALL
+Py_ssize_t whole_room(Py_ssize_t K, Py_ssize_t W);
+void whole_sum(float *total, float *memory, const Work *w);
+#else
+#define MOST_SMALL PY_SSIZE_T_MAX
+#define whole_room(K, W) 0
+#define whole_sum(total, memory, w) (void)(w)
+#endif
+
+/* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
-PyObject *clipped_sum(PyObject *self, PyObject *args);    /* only with VECTORS */
 extern PyTypeObject StreamType;
 
 #endif

@@ -5,87 +5,11 @@
    O'Neill's seed_seq for the state, and PCG XSL-RR 128/64 for the numbers. numpy.random.Generator
    takes it as one of NumPy's own, by the interface that NumPy offers to other bit generators. */
 
-#include "kernel.h"
+#include "streams.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #define POOL 4
-#define MOST 64 /* words of a key */
-
-typedef struct { /* numpy/random/bitgen.h */
-    void *state;
-    uint64_t (*next_uint64)(void *);
-    uint32_t (*next_uint32)(void *);
-    double (*next_double)(void *);
-    uint64_t (*next_raw)(void *);
-} Bits;
-
-typedef struct {
-    uint64_t high, low;
-} Wide;
-
-typedef struct {
-    PyObject_HEAD
-    Wide state, increment;
-    uint32_t words[MOST], spare;
-    Py_ssize_t count; /* of the words that all keys begin with */
-    int has_spare;
-    Bits bits;
-    PyObject *lock;
-} Stream;
-
-static Wide plus(Wide a, Wide b)
-{
-    const uint64_t low = a.low + b.low;
-    return (Wide){a.high + b.high + (low < a.low), low};
-}
-
-#ifndef __SIZEOF_INT128__
-static Wide times(Wide a, Wide b)
-{
-    const uint64_t mask = 0xffffffffu, a0 = a.low & mask, a1 = a.low >> 32, b0 = b.low & mask,
-                   b1 = b.low >> 32;
-    const uint64_t low = a0 * b0, mid = a1 * b0 + (low >> 32), other = a0 * b1 + (mid & mask);
-    return (Wide){a1 * b1 + (mid >> 32) + (other >> 32) + a.high * b.low + a.low * b.high,
-                  (other << 32) | (low & mask)};
-}
-#endif
-
-static void advance(Stream *s)
-{
-    const Wide multiplier = {2549297995355413924u, 4865540595714422341u};
-#ifdef __SIZEOF_INT128__
-    const unsigned __int128 m = (unsigned __int128)multiplier.high << 64 | multiplier.low,
-                            i = (unsigned __int128)s->increment.high << 64 | s->increment.low,
-                            x = ((unsigned __int128)s->state.high << 64 | s->state.low) * m + i;
-    s->state = (Wide){(uint64_t)(x >> 64), (uint64_t)x};
-#else
-    s->state = plus(times(s->state, multiplier), s->increment);
-#endif
-}
-
-static uint64_t next_uint64(void *self)
-{
-    Stream *s = self;
-    advance(s);
-    const uint64_t mixed = s->state.high ^ s->state.low;
-    const unsigned turn = (unsigned)(s->state.high >> 58);
-    return mixed >> turn | mixed << (-turn & 63);
-}
-
-static uint32_t next_uint32(void *self)
-{
-    Stream *s = self;
-    if (s->has_spare) {
-        s->has_spare = 0;
-        return s->spare;
-    }
-    const uint64_t both = next_uint64(s);
-    s->has_spare = 1;
-    s->spare = (uint32_t)(both >> 32);
-    return (uint32_t)both;
-}
 
 static double next_double(void *self) { return (next_uint64(self) >> 11) * (1.0 / 9007199254740992.0); }
 
@@ -158,9 +82,16 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *names)
     return (PyObject *)s;
 }
 
+void begin_stream(Stream *s, const uint32_t *last, Py_ssize_t count)
+{
+    memcpy(s->words + s->count, last, count * sizeof *last);
+    begin(s, s->count + count);
+}
+
 static PyObject *seek(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Stream *s = (Stream *)self;
+    uint32_t last[2];
     if (count > 2)
         return PyErr_Format(PyExc_TypeError, "expected at most two numbers");
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -169,9 +100,9 @@ static PyObject *seek(PyObject *self, PyObject *const *args, Py_ssize_t count)
             return NULL;
         if (word > UINT32_MAX)
             return PyErr_Format(PyExc_OverflowError, "expected numbers below 2^32");
-        s->words[s->count + i] = (uint32_t)word;
+        last[i] = (uint32_t)word;
     }
-    begin(s, s->count + count);
+    begin_stream(s, last, count);
     Py_RETURN_NONE;
 }
 
@@ -196,6 +127,7 @@ static void drop(PyObject *self)
 static PyMethodDef methods[] = {
     {"seek", (PyCFunction)(void (*)(void))seek, METH_FASTCALL,
      "seek(*key)\n--\n\nBegin the stream whose key has these numbers, below 2^32, in the end."},
+    {"normals", stream_normals, METH_VARARGS, stream_normals_doc},
     {NULL, NULL, 0, NULL},
 };
 

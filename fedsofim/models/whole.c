@@ -1,8 +1,7 @@
-/* The clipped gradient sum of one client with many examples in one call: threads that work on
-   clients need Python's lock once a client.
+/* The clipped gradient sum of one client with many examples, for crowd.c.
 
-   A client is worked on by itself and in one order, whoever else there is, and a stack of heads one
-   head after another: a sum has the same bits in every company and on every number of threads. */
+   A client is worked on by itself and in one order, and a stack of heads one head after another: a
+   sum has the same bits in every company, on every number of threads, and a head those it has alone. */
 
 #include "softmax.h"
 
@@ -14,11 +13,7 @@
 #define ROWS 10    /* of a tile, at most */
 #define PANEL 64   /* features at a time: each is on a page of its own */
 #define AHEAD 64   /* so many examples ahead features are asked for */
-
-typedef struct {
-    const float *theta, *x, *target, *norm, *clip, *U; /* rows of x and target are apart by: */
-    Py_ssize_t x_stride, target_stride, S, K, W, N;
-} Work;
+#define MOST_LANES 16
 
 typedef struct {
     const float *x, *target, *norm;
@@ -129,10 +124,9 @@ static AddChunk for_this_cpu(void)
 }
 
 /* Give parts of `memory`, each beginning where a cache line does; how many floats it has to have. */
-static Py_ssize_t share(Room *room, float *memory, const Work *w)
+static Py_ssize_t share(Room *room, float *memory, Py_ssize_t K, Py_ssize_t W)
 {
-    const Py_ssize_t K = w->K, W = w->W;
-    const Py_ssize_t sizes[6] = {K * BLOCK, w->U ? K * BLOCK : 0, K * W * 16, W * STEP, K * STEP, STEP};
+    const Py_ssize_t sizes[6] = {K * BLOCK, K * BLOCK, K * W * MOST_LANES, W * STEP, K * STEP, STEP};
     float **parts[6] = {&room->z, &room->u, &room->sums, &room->x, &room->target, &room->norm};
     Py_ssize_t used = 0;
     for (int i = 0; i < 6; i++) {
@@ -143,67 +137,19 @@ static Py_ssize_t share(Room *room, float *memory, const Work *w)
     return used + 16;
 }
 
-static void add_all(float *total, const Room *room, const Work *w)
+Py_ssize_t whole_room(Py_ssize_t K, Py_ssize_t W) { return share(&(Room){0}, NULL, K, W); }
+
+void whole_sum(float *total, float *memory, const Work *w)
 {
     const AddChunk add = for_this_cpu();
-    for (Py_ssize_t start = 0; start < w->N; start += CHUNK) {
-        const Py_ssize_t end = w->N - start < CHUNK ? w->N : start + CHUNK;
-        for (Py_ssize_t head = 0; head < w->S; head++)
-            add(total + head * w->K * w->W, room, w, head, start, end);
-    }
-}
-
-/* What to do, from (total, theta, x, target, norm, clip, U or nothing); 0 if shapes do not fit. */
-static int get_work(Work *w, const Py_buffer *b, int count)
-{
-    *w = (Work){b[1].buf, b[2].buf, b[3].buf, b[4].buf, b[5].buf, count == 7 ? b[6].buf : NULL,
-                b[2].strides[0] / FLOAT, b[3].strides[0] / FLOAT, b[5].shape[0], b[3].shape[0],
-                b[2].shape[0], b[2].shape[1]};
-    int good = w->K >= 1 && b[3].shape[1] == w->N && b[4].shape[0] == w->N;
-    for (int i = 0; i < 2; i++)
-        good = good && b[i].shape[0] == w->S * w->K && b[i].shape[1] == w->W;
-    if (w->U)
-        good = good && b[6].shape[0] == w->S && b[6].shape[1] == w->K && b[6].shape[2] == w->K;
-    return good;
-}
-
-static PyObject *added(const Py_buffer *b, int count)
-{
-    Work w;
     Room room;
-    float *memory;
-    if (!get_work(&w, b, count))
-        return PyErr_Format(PyExc_ValueError, "expected shapes (S K, W) twice, (W, N), (K, N), (N,), "
-                                              "(S,) and (S, K, K)");
-    if (!(memory = PyMem_RawMalloc(share(&room, NULL, &w) * sizeof *memory)))
-        return PyErr_NoMemory();
-    share(&room, memory, &w);
-    Py_BEGIN_ALLOW_THREADS
-    add_all(b[0].buf, &room, &w);
-    Py_END_ALLOW_THREADS
-    PyMem_RawFree(memory);
-    Py_RETURN_NONE;
-}
-
-PyObject *clipped_sum(PyObject *self, PyObject *args)
-{
-    PyObject *arrays[7] = {NULL}, *result = NULL;
-    Py_buffer b[7] = {{0}};
-    const int ndim[7] = {2, 2, 2, 2, 1, 1, 3}, dense = PyBUF_C_CONTIGUOUS, strided = PyBUF_STRIDES;
-    const int flags[7] = {dense | PyBUF_WRITABLE, dense, strided, strided, strided, dense, dense};
-    int held = 0, count;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOO|O", arrays, arrays + 1, arrays + 2, arrays + 3, arrays + 4,
-                          arrays + 5, arrays + 6))
-        return NULL;
-    count = arrays[6] && arrays[6] != Py_None ? 7 : 6;
-    while (held < count && get_floats(arrays[held], b + held, ndim[held], flags[held]))
-        held++;
-    if (held == count)
-        result = added(b, count);
-    while (held)
-        PyBuffer_Release(b + --held);
-    return result;
+    share(&room, memory, w->K, w->W);
+    memset(total, 0, w->S * w->K * w->W * sizeof *total);
+    for (Py_ssize_t start = 0, end; start < w->N; start = end) {
+        end = w->N - start <= CHUNK + SMALL ? w->N : start + CHUNK; /* a last one is not small */
+        for (Py_ssize_t head = 0; head < w->S; head++)
+            add(total + head * w->K * w->W, &room, w, head, start, end);
+    }
 }
 
 #endif

@@ -1,13 +1,12 @@
 """Sums of clipped contributions and the Gaussian noise that hides any one of them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedsofim.core.arrays import Array, Scale
-from fedsofim.core.rng import fill_noise, noise_of
+from fedsofim.core.rng import Ids, add_noise, fill_noise, noise_of
 from fedsofim.core.sums import Adjacency, BoundedSum
 
 
@@ -79,9 +78,11 @@ class Seeded:
     def __call__(self, client: int, draw: int) -> SeededNoise:
         return SeededNoise(noise_of(self.seed, self.t)(client, draw))
 
-    def gaussians(
-        self, totals: Array, bound: Scale, z: Scale, clients: Sequence[int], draw: int
-    ) -> Array:
+    def at(self, t: int) -> "Seeded":
+        """The same in another round."""
+        return Seeded(self.seed, t)
+
+    def gaussians(self, totals: Array, bound: Scale, z: Scale, clients: Ids, draw: int) -> Array:
         """What `gaussian` gives each of these clients for its sum of `totals`, `(n, ...)`.
 
         It is stacked by client; zero where there is no noise to draw.
@@ -92,6 +93,26 @@ class Seeded:
         noise = np.empty((len(totals), *totals.shape[-2:]), totals.dtype)
         fill_noise(noise, self.seed, self.t, clients, draw)
         return np.asarray((noise if totals.ndim == 3 else noise[:, None]) * std)
+
+    def noisy_means(
+        self, totals: Array, bound: Scale, z: Scale, clients: Ids, draw: int, sizes: Array
+    ) -> Array:
+        """Each client's sum with its noise, over its size: `totals` themselves, changed in place.
+
+        Args:
+            totals: the sums, stacked by client.
+            bound: of one record's part in a sum.
+            z: the noise multiplier.
+            clients: whose sums.
+            draw: the number of the draw within the round.
+            sizes: how many records each client has, `(n,)`.
+        """
+        if isinstance(std := _std(bound, z), float) and totals.ndim == 3:
+            add_noise(totals, std, sizes, self.seed, self.t, clients, draw)
+            return totals
+        totals += self.gaussians(totals, bound, z, clients, draw)
+        totals /= sizes.astype(totals.dtype).reshape(-1, *(1,) * (totals.ndim - 1))
+        return totals
 
 
 def seeded(seed: int, t: int) -> Seeded:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from references import reference
 
-from fedsofim.core.threads import one_thread_a_product
 from fedsofim.models import head
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Factors
@@ -390,21 +389,61 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
         sums(out, theta, (D.x,), [D.target], [D.norm], one)
 
 
-@pytest.mark.parametrize(
-    ("n", "features", "classes", "stack"), [(2500, 64, 10, 1), (1281, 7, 3, 1), (700, 64, 2, 5)]
-)
-@pytest.mark.parametrize("transform", [False, True])
-def test_one_call_of_the_kernel_has_the_bits_of_the_loop(
-    rng, monkeypatch, n, features, classes, stack, transform
-):
+# Around steps, blocks and chunks of whole.c, with tiles of one height and of two.
+MANY = [(129, 64, 10), (160, 7, 3), (545, 300, 11), (512, 65, 1), (4223, 9, 23), (4225, 16, 10)]
+
+
+def many(rng, n, features, classes, transform):
+    """Examples in single precision, the same in double, and parameters."""
     x = rng.standard_normal((n, features), dtype=np.float32)
-    data = head.examples(x, rng.integers(0, classes, n), classes)
+    y, sides = rng.integers(0, classes, n), (classes, features + 1)
+    factors = Factors(*(rng.standard_normal((k, k), dtype=np.float32) / 8 for k in sides))
+    data = [head.examples(x.astype(dtype), y, classes) for dtype in (np.float32, np.float64)]
     if transform:
-        sides = (rng.standard_normal((k, k), dtype=np.float32) for k in (classes, features + 1))
-        data = data.with_transform(Factors(*sides))
-    theta = rng.standard_normal((stack, classes, features + 1), dtype=np.float32) / 8
-    with one_thread_a_product():
-        found = head.clipped_gradient_sum(theta, data, 1.0)
-        monkeypatch.setattr(head, "sgemm", lambda: 0)
-        loop = head.clipped_gradient_sum(theta, data, 1.0)
-    assert found.tobytes() == loop.tobytes()
+        double = Factors(*(side.astype(np.float64) for side in factors))
+        data = [D.with_transform(f) for D, f in zip(data, (factors, double), strict=True)]
+    return *data, rng.standard_normal((3, *sides), dtype=np.float32) / 8
+
+
+@pytest.mark.parametrize(("n", "features", "classes"), MANY)
+@pytest.mark.parametrize("transform", [False, True])
+def test_the_sum_of_many_examples_is_that_of_float64(rng, n, features, classes, transform):
+    data, same, theta = many(rng, n, features, classes, transform)
+    found = head.clipped_gradient_sum(theta, data, 1.0)
+    expected = head.clipped_gradient_sum(theta.astype(np.float64), same, 1.0)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(("n", "features", "classes"), MANY)
+def test_a_head_of_many_examples_has_the_bits_in_a_stack_that_it_has_alone(
+    rng, n, features, classes
+):
+    pytest.importorskip("fedsofim_kernel")
+    data, _, theta = many(rng, n, features, classes, transform=False)
+    together = head.clipped_gradient_sum(theta, data, 1.0)
+    for one, alone in zip(together, theta, strict=True):
+        assert one.tobytes() == head.clipped_gradient_sum(alone, data, 1.0).tobytes()
+
+
+def test_neither_where_examples_lie_nor_how_far_apart_shows_in_a_sum(rng):
+    data, _, theta = many(rng, 700, 64, 10, transform=False)
+    larger, _, _ = many(rng, 900, 64, 10, transform=False)
+    for place in (0, 1, 37):
+        for a, b in zip(larger[:3], data[:3], strict=True):
+            a[..., place : place + 700] = b
+        part = larger.part(slice(place, place + 700))
+        found = head.clipped_gradient_sum(theta, part, 1.0)
+        assert found.tobytes() == head.clipped_gradient_sum(theta, data, 1.0).tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("where", [0, 300, 511, 640, 698])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_one_of_many_that_is_not_finite_contributes_zero_wherever_it_is(rng, way, where, bad):
+    x = rng.standard_normal((700, 5), dtype=np.float32)
+    y, theta = rng.integers(0, 3, 700), rng.standard_normal((3, 6), dtype=np.float32)
+    rest = np.arange(700) != where
+    expected = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 3), 1.0)
+    x[where, 2] = bad
+    found = head.clipped_gradient_sum(theta, head.examples(x, y, 3), 1.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
