@@ -8,7 +8,7 @@ setup(
             "fedsofim_kernel",
             [
                 f"fedsofim/models/{name}.c"
-                for name in ("kernel", "crowd", "moments", "normals", "streams", "whole")
+                for name in ("kernel", "client", "crowd", "moments", "normals", "streams")
             ],
             depends=[
                 f"fedsofim/models/{name}.h" for name in ("kernel", "softmax", "streams", "tiles")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fedsofim.models.head import Examples, Transformed
 
 try:
-    from fedsofim_kernel import FAST_WHOLE, clipped_sums  # crowd.c, whole.c
+    from fedsofim_kernel import HAS_VECTORS, clipped_sums  # crowd.c
 except ImportError:  # it was installed without a compiler
-    FAST_WHOLE = clipped_sums = None
+    HAS_VECTORS = clipped_sums = None
 
 # As many examples are few; so many numbers of one head are too many: BLAS is faster.
 SMALL, LARGE_HEAD = 128, 1 << 15
@@ -32,7 +32,7 @@ def takes(theta: Array, data: "Examples") -> bool:
     """Whether the kernel takes a client's examples, if need be in parts."""
     good = clipped_sums and theta.dtype == data.x.dtype == np.float32
     size = theta.shape[-2] * theta.shape[-1]
-    return bool(good and size <= LARGE_HEAD and (FAST_WHOLE or data.x.shape[1] <= SMALL))
+    return bool(good and size <= LARGE_HEAD and (HAS_VECTORS or data.x.shape[1] <= SMALL))
 
 
 class Run(NamedTuple):

@@ -33,7 +33,7 @@ except ImportError:  # it was installed without a compiler
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
 LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
-WHOLE = 4096  # examples whose sums are added up: CHUNK of whole.c
+WHOLE = 4096  # examples whose sums are added up: CHUNK of client.c
 
 
 class Transformed(NamedTuple):

@@ -1,7 +1,7 @@
 /* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
    matrix products, on logits that stay in the nearest cache.
 
-   The module, of which crowd.c, moments.c, streams.c and whole.c are parts, stands beside the
+   The module, of which crowd.c, client.c, moments.c and streams.c are parts, stands beside the
    package, not in it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
 
 #include "softmax.h"
@@ -145,7 +145,7 @@ PyMODINIT_FUNC PyInit_fedsofim_kernel(void)
     PyObject *made = PyModule_Create(&module);
     if (made && (PyType_Ready(&StreamType) ||
                  PyModule_AddObjectRef(made, "Stream", (PyObject *)&StreamType) ||
-                 PyModule_AddIntConstant(made, "FAST_WHOLE", MOST_SMALL == SMALL)))
+                 PyModule_AddIntConstant(made, "HAS_VECTORS", HAS_VECTORS)))
         Py_CLEAR(made);
     return made;
 }

@@ -17,7 +17,9 @@
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
 #define VECTORS /* GCC and clang have them */
+#define HAS_VECTORS 1
 #else
+#define HAS_VECTORS 0
 #define INLINE static inline
 #endif
 
@@ -38,18 +40,9 @@ typedef struct {
     Py_ssize_t x_stride, target_stride, S, K, W, N;
 } Work;
 
-/* whole.c: write the sum, (S, K, W), to `total`, with `whole_room` floats of memory. A client with more
-   than SMALL examples is worked on there, if the compiler has vectors, else in crowd.c. */
-#define SMALL 128
-#ifdef VECTORS
-#define MOST_SMALL SMALL
-Py_ssize_t whole_room(Py_ssize_t K, Py_ssize_t W);
-void whole_sum(float *total, float *memory, const Work *w);
-#else
-#define MOST_SMALL PY_SSIZE_T_MAX
-#define whole_room(K, W) 0
-#define whole_sum(total, memory, w) (void)(w)
-#endif
+/* client.c: write the sum, (S, K, W), to `total`, with `client_room` floats of memory. */
+Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W);
+void client_sum(float *total, float *memory, const Work *w);
 
 /* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);

@@ -1,119 +1,114 @@
-/* The clipped gradient sum of one head over a chunk of a client's examples, for one kind of CPU:
-   whole.c includes this once a kind, with
+/* The clipped gradient sum of one head over some examples of a client, for one kind of CPU: client.c
+   includes this once a kind, with
 
        NAME(f)   the name of a function for it,
        LANES     how many numbers it works on at once,
        SIDE      a tile of ROWS sums by so many vectors stays in its registers.
 
-   A block of examples is read from memory once, for both products, and not copied, as BLAS would. */
+   Features are read from memory once, for both products, and not copied, as BLAS would. */
 
+#if LANES == 1
+typedef float NAME(lanes);
+#else
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#endif
 
-/* z = theta x for a tile's rows, from feature `first` on, where z is what came before, else 0. */
-INLINE void NAME(forward)(float *z, const float *theta, Py_ssize_t W, const float *x,
-                          Py_ssize_t stride, Py_ssize_t first, Py_ssize_t n, const int rows)
+/* c = a b for a tile's rows and PANEL rows of b from `first` on; c is what came before, else 0. */
+INLINE void NAME(forward)(const Product *p, float *c, const float *a, Py_ssize_t first,
+                          const int rows)
 {
-    const Py_ssize_t last = W - first < PANEL ? W : first + PANEL;
-    for (Py_ssize_t start = 0; start < n; start += SIDE * LANES) {
-        NAME(lanes) sums[ROWS][SIDE];
-        const float *at = x + first * stride + start;
-        for (int j = 0; j < rows; j++)
+    const Py_ssize_t last = p->b_rows - first < PANEL ? p->b_rows : first + PANEL;
+    for (Py_ssize_t start = 0; start < p->n; start += SIDE * LANES) {
+        NAME(lanes) sums[ROWS][SIDE], *at[ROWS];
+        const float *b = p->b + first * p->b_stride + start;
+        for (int j = 0; j < rows; j++) {
+            at[j] = (NAME(lanes) *)(c + j * p->c_stride + start);
             for (int i = 0; i < SIDE; i++)
-                sums[j][i] = first ? *(NAME(lanes) *)(z + j * BLOCK + start + i * LANES)
-                                   : (NAME(lanes)){0};
-        for (Py_ssize_t f = first; f < last; f++, at += stride) {
-            NAME(lanes) row[SIDE];
-            for (int i = 0; i < SIDE; i++) {
-                row[i] = *(const NAME(lanes) *)(at + i * LANES);
-                PREFETCH(at + i * LANES + AHEAD);
-            }
+                sums[j][i] = first ? at[j][i] : (NAME(lanes)){0};
+        }
+        for (Py_ssize_t f = first; f < last; f++, b += p->b_stride) {
+            const NAME(lanes) *row = (const NAME(lanes) *)b;
+            PREFETCH(b + AHEAD);
+            PREFETCH(b + AHEAD + (SIDE - 1) * LANES);
             for (int j = 0; j < rows; j++)
                 for (int i = 0; i < SIDE; i++)
-                    sums[j][i] += theta[j * W + f] * row[i];
+                    sums[j][i] += a[j * p->a_stride + f] * row[i];
         }
         for (int j = 0; j < rows; j++)
             for (int i = 0; i < SIDE; i++)
-                *(NAME(lanes) *)(z + j * BLOCK + start + i * LANES) = sums[j][i];
+                at[j][i] = sums[j][i];
     }
 }
 
-/* sums += z x' for a tile: so many rows of z and features, lane by lane. */
-INLINE void NAME(tile)(NAME(lanes) *sums, const float *z, const float *x, Py_ssize_t stride,
-                       Py_ssize_t n, const int rows, const int features)
+/* c += a b' for so many rows of a and, from f on, of b, lane by lane. */
+INLINE void NAME(tile)(const Product *p, NAME(lanes) *c, const float *a, Py_ssize_t f,
+                       const int rows, const int b_rows)
 {
     NAME(lanes) s[SIDE][ROWS];
-    for (int i = 0; i < features; i++)
+    const float *b = p->b + f * p->b_stride;
+    c += f * rows;
+    for (int i = 0; i < b_rows; i++)
         for (int j = 0; j < rows; j++)
-            s[i][j] = sums[i * rows + j];
-    for (Py_ssize_t start = 0; start < n; start += LANES) {
-        NAME(lanes) row[SIDE];
-        for (int i = 0; i < features; i++)
-            row[i] = *(const NAME(lanes) *)(x + i * stride + start);
-        for (int j = 0; j < rows; j++) {
-            const NAME(lanes) r = *(const NAME(lanes) *)(z + j * BLOCK + start);
-            for (int i = 0; i < features; i++)
-                s[i][j] += r * row[i];
-        }
-    }
-    for (int i = 0; i < features; i++)
+            s[i][j] = c[i * rows + j];
+    for (Py_ssize_t n = 0; n < p->n; n += LANES)
         for (int j = 0; j < rows; j++)
-            sums[i * rows + j] = s[i][j];
+            for (int i = 0; i < b_rows; i++)
+                s[i][j] += *(const NAME(lanes) *)(a + j * p->a_stride + n) *
+                           *(const NAME(lanes) *)(b + i * p->b_stride + n);
+    for (int i = 0; i < b_rows; i++)
+        for (int j = 0; j < rows; j++)
+            c[i * rows + j] = s[i][j];
 }
 
-/* Either product for so many rows: z = theta x, or sums += z x'. */
-INLINE void NAME(some_rows)(int back, float *z, float *sums, const float *theta, Py_ssize_t W,
-                       const float *x, Py_ssize_t stride, Py_ssize_t n, const int rows)
+/* Either product for a tile's rows, from row k on. */
+INLINE void NAME(some_rows)(const Product *p, int back, Py_ssize_t k, const int rows)
 {
-    NAME(lanes) *const s = (NAME(lanes) *)sums;
+    const float *a = p->a + k * p->a_stride;
+    NAME(lanes) *sums = (NAME(lanes) *)p->c + k * p->b_rows;
     Py_ssize_t f = 0;
     if (!back)
-        for (; f < W; f += PANEL)
-            NAME(forward)(z, theta, W, x, stride, f, n, rows);
-    for (; f + SIDE <= W; f += SIDE)
-        NAME(tile)(s + f * rows, z, x + f * stride, stride, n, rows, SIDE);
-    for (; f < W; f++)
-        NAME(tile)(s + f * rows, z, x + f * stride, stride, n, rows, 1);
+        for (; f < p->b_rows; f += PANEL)
+            NAME(forward)(p, p->c + k * p->c_stride, a, f, rows);
+    for (; f + SIDE <= p->b_rows; f += SIDE)
+        NAME(tile)(p, sums, a, f, rows, SIDE);
+    for (; f < p->b_rows; f++)
+        NAME(tile)(p, sums, a, f, rows, 1);
 }
 
-/* Either product for all K rows, in tiles as even as can be. */
-static void NAME(product)(int back, float *z, float *sums, const float *theta, Py_ssize_t K,
-                          Py_ssize_t W, const float *x, Py_ssize_t stride, Py_ssize_t n)
+/* Either product for all rows of a, in tiles as even as can be. */
+static void NAME(product)(const Product *p, int back)
 {
-    for (Py_ssize_t k = 0, high; k < K; k += high) {
-        high = tile_height(K, k);
-        switch (high) {
-#define CASE(rows)                                                                              \
-    case rows:                                                                                  \
-        NAME(some_rows)(back, z + k * BLOCK, sums + k * W * LANES, theta + k * W, W, x, stride, n, rows); \
-        break
-            CASE(1);
-            CASE(2);
-            CASE(3);
-            CASE(4);
-            CASE(5);
-            CASE(6);
-            CASE(7);
-            CASE(8);
-            CASE(9);
-            CASE(10);
-#undef CASE
+    for (Py_ssize_t k = 0, high; k < p->a_rows; k += high)
+        switch (high = tile_height(p->a_rows, k)) {
+        case 1: NAME(some_rows)(p, back, k, 1); break;
+        case 2: NAME(some_rows)(p, back, k, 2); break;
+        case 3: NAME(some_rows)(p, back, k, 3); break;
+        case 4: NAME(some_rows)(p, back, k, 4); break;
+        case 5: NAME(some_rows)(p, back, k, 5); break;
+        case 6: NAME(some_rows)(p, back, k, 6); break;
+        case 7: NAME(some_rows)(p, back, k, 7); break;
+        case 8: NAME(some_rows)(p, back, k, 8); break;
+        case 9: NAME(some_rows)(p, back, k, 9); break;
+        case 10: NAME(some_rows)(p, back, k, 10); break;
         }
-    }
 }
 
-/* Logits to the residuals of clipped gradients; whether some was too large, and so is 0. */
+/* Write the residuals of a block's clipped gradients to room->z; whether some was too large, so 0. */
 static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
+    const Py_ssize_t K = w->K, W = w->W;
     int lost = 0;
+    NAME(product)(&(Product){w->theta + head * K * W, b->x, room->z, K, W, b->n, W, b->x_stride, BLOCK}, 0);
     for (Py_ssize_t i = 0; i < b->n; i += NEAR) {
         const int n = (int)(b->n - i < NEAR ? b->n - i : NEAR);
-        const Near near = {room->z + i, b->target + i, BLOCK, b->target_stride, w->K, n};
+        const Near near = {room->z + i, b->target + i, BLOCK, b->target_stride, K, n};
         Softmax s;
         exponentials(&s, &near);
         if (w->U) {
+            const float *U = w->U + head * K * K;
             fill_labels(&s, &near);
-            NAME(product)(0, room->u, NULL, w->U + head * w->K * w->K, w->K, w->K, near.z, BLOCK, n);
-            squares(&s, room->u, BLOCK, w->K, n);
+            NAME(product)(&(Product){U, near.z, room->u, K, K, n, K, BLOCK, BLOCK}, 0);
+            squares(&s, room->u, BLOCK, K, n);
         }
         lost |= weigh(&s, &near, b->norm + i, w->clip[head]);
     }
@@ -123,39 +118,61 @@ static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, con
 /* Add what a block of examples comes to, to the lanes of sums. */
 static void NAME(add_block)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
-    const Py_ssize_t K = w->K, W = w->W;
-    NAME(product)(0, room->z, NULL, w->theta + head * K * W, K, W, b->x, b->x_stride, b->n);
-    if (!NAME(residuals)(room, w, head, b))
-        NAME(product)(1, room->z, room->sums, NULL, K, W, b->x, b->x_stride, b->n);
-    else
-        for (Py_ssize_t i = 0; i < b->n; i += STEP) { /* 0 times infinity is not 0 */
-            copy_finite(room->x, b->x + i, b->x_stride, W);
-            NAME(product)(1, room->z + i, room->sums, NULL, K, W, room->x, STEP, STEP);
-        }
+    Product back = {room->z, b->x, room->sums, w->K, w->W, b->n, BLOCK, b->x_stride, 0};
+    if (!NAME(residuals)(room, w, head, b)) {
+        NAME(product)(&back, 1);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < b->n; i += STEP) { /* 0 times infinity is not 0 */
+        copy_finite(room->x, b->x + i, b->x_stride, w->W);
+        back = (Product){room->z + i, room->x, room->sums, w->K, w->W, STEP, BLOCK, STEP, 0};
+        NAME(product)(&back, 1);
+    }
 }
 
 /* Add the sums of a chunk, whose lanes are added up, to total, (K, W). */
 static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ssize_t head,
                             Py_ssize_t start, Py_ssize_t end)
 {
+    const float *sums = room->sums;
     memset(room->sums, 0, w->K * w->W * LANES * sizeof(float));
     while (start < end) {
         const Block b = block(room, w, start, end);
         NAME(add_block)(room, w, head, &b);
         start += b.n;
     }
-    const float *sums = room->sums;
     for (Py_ssize_t k = 0, high; k < w->K; k += high) {
         high = tile_height(w->K, k);
         for (Py_ssize_t f = 0; f < w->W; f++)
             for (Py_ssize_t j = 0; j < high; j++, sums += LANES) {
                 float s[LANES];
                 memcpy(s, sums, sizeof s);
-                fold(s, LANES == 16 ? 8 : 0);
-                fold(s, LANES >= 8 ? 4 : 0);
-                fold(s, 2);
-                fold(s, 1);
+                fold(s, LANES > 8 ? 8 : 0);
+                fold(s, LANES > 4 ? 4 : 0);
+                fold(s, LANES > 2 ? 2 : 0);
+                fold(s, LANES > 1 ? 1 : 0);
                 total[(k + j) * w->W + f] += s[0];
             }
+    }
+}
+
+/* Write the sums of few examples, one block, to total, (S, K, W). Their features are transposed, so
+   that no lanes are to be added up, which would take longer than the product. */
+static void NAME(add_small)(float *total, const Room *room, const Work *w)
+{
+    const Py_ssize_t step = SIDE * LANES, n = rounded(w->N, step), width = rounded(w->W, step);
+    const Block b = {room->x, room->target, room->norm, n, n, n};
+    int clean = 0;
+    fill_up(room->x, n, w->x, w->x_stride, w->W, w->N);
+    fill_up(room->target, n, w->target, w->target_stride, w->K, w->N);
+    fill_up(room->norm, n, w->norm, 0, 1, w->N);
+    transpose(room->x_t, width, w);
+    for (Py_ssize_t head = 0; head < w->S; head++, total += w->K * w->W) {
+        if (NAME(residuals)(room, w, head, &b) && !clean++) /* 0 times infinity is not 0 */
+            for (Py_ssize_t i = 0; i < w->N * width; i++)
+                room->x_t[i] = isfinite(room->x_t[i]) ? room->x_t[i] : 0.0f;
+        NAME(product)(&(Product){room->z, room->x_t, room->sums, w->K, w->N, width, BLOCK, width, width}, 0);
+        for (Py_ssize_t k = 0; k < w->K; k++)
+            memcpy(total + k * w->W, room->sums + k * width, w->W * sizeof *total);
     }
 }

@@ -389,7 +389,7 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
         sums(out, theta, (D.x,), [D.target], [D.norm], one)
 
 
-# Around steps, blocks and chunks of whole.c, with tiles of one height and of two.
+# Around steps, blocks and chunks of client.c, with tiles of one height and of two.
 MANY = [(129, 64, 10), (160, 7, 3), (545, 300, 11), (512, 65, 1), (4223, 9, 23), (4225, 16, 10)]
 
 
