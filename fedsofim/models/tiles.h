@@ -144,15 +144,8 @@ static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ss
     for (Py_ssize_t k = 0, high; k < w->K; k += high) {
         high = tile_height(w->K, k);
         for (Py_ssize_t f = 0; f < w->W; f++)
-            for (Py_ssize_t j = 0; j < high; j++, sums += LANES) {
-                float s[LANES];
-                memcpy(s, sums, sizeof s);
-                fold(s, LANES > 8 ? 8 : 0);
-                fold(s, LANES > 4 ? 4 : 0);
-                fold(s, LANES > 2 ? 2 : 0);
-                fold(s, LANES > 1 ? 1 : 0);
-                total[(k + j) * w->W + f] += s[0];
-            }
+            for (Py_ssize_t j = 0; j < high; j++, sums += LANES)
+                total[(k + j) * w->W + f] += added_up(sums, LANES);
     }
 }
 
