@@ -91,5 +91,7 @@ class Ditto(PersonalSteps):
         sgd = PersonalSteps(lr=self.own_lr, steps=1, batch_size=self.own_batch_size)
         for k in range(self.own_steps):
             z = sgd.descend(v, state.own + k, clients, plain_gradients)
-            v = (1 - p) * z + p * w  # Li et al., Algorithm 1, its last line as a proximal step
+            z *= 1 - p
+            z += p * w
+            v = z  # Li et al., Algorithm 1, its last line as a proximal step
         return state._replace(theta=v, own=state.own + self.own_steps)

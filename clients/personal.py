@@ -93,15 +93,19 @@ class PersonalSteps(LocalSteps):
             gradients: `plain_gradients` or `released_gradients`.
         """
         whole, size = grouped(clients), self.batch_size
-        if size is None or all(D.size <= size for _, D in whole):
+        if size is None or whole.largest <= size:
             for k in range(self.steps):
-                y = y - self.lr * gradients(y, whole, k)
+                y = self._moved(y, gradients(y, whole, k))
             return y
         for k in range(self.steps):
             parts = zip(whole, done.tolist(), strict=True)
             group = Group(Client(i, batch(D, s + k, size)) for (i, D), s in parts)
-            y = y - self.lr * gradients(y, group, k)
+            y = self._moved(y, gradients(y, group, k))
         return y
+
+    def _moved(self, y: Array, g: Array) -> Array:
+        g *= self.lr  # it is nobody else's
+        return np.subtract(y, g, out=g)
 
     def release(
         self,

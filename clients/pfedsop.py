@@ -143,7 +143,8 @@ class PFedSOP(TunedSteps):
         noise: Noise,
     ) -> tuple[Array, PFedSOPState]:
         eta_1, rho, sharpness = (received[name] for name in ("lr", "rho", "sharpness"))
-        x = state.theta - eta_1 * personal_step(state.drift, received["drift"], sharpness, rho)
+        step = personal_step(state.drift, received["drift"], sharpness, rho)
+        x = state.theta - eta_1 * step
         y = self.descend(x, state.steps, clients, released_gradients(plan, noise))
         # Delta_i of the paper's round:
         drift = (x - y) / self.lr  # from after the personal step: what SGD alone did

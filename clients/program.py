@@ -44,6 +44,11 @@ class Group(list[Client]):
         return np.array([client.id for client in self], np.uint32)
 
     @cached_property
+    def largest(self) -> int:
+        """How many records the largest of them has."""
+        return max((D.size for _, D in self), default=0)
+
+    @cached_property
     def heads_data(self) -> Many | None:
         """Their records if all are examples for a head, whose sums are taken together."""
         data = Many(D for _, D in self if isinstance(D, Examples))

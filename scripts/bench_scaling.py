@@ -7,7 +7,10 @@ stack. CPU time of a round on one thread, release to aggregate; the least of som
 counts. The exponent is the slope of the last three, in logarithms: 1 is in proportion, 0 is free.
 
 Beside it stands the floor: two bare products over all records at once, and as many normal numbers
-as the clients draw, in one call; for methods with local steps, as often as these.
+as the clients draw, in one call of NumPy; for methods with local steps, as often as these, and
+without the noise for steps that a client takes for itself alone, on parameters of its own, which
+no common product can have. Clients that remember something
+take eight rounds, of which the mean counts: a tree closes another level in each.
 """
 
 import argparse
@@ -16,20 +19,26 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import numpy as np
 
-from fedsofim.clients import Client
+from fedsofim.clients import Client, Program
+from fedsofim.clients.alone import Alone
+from fedsofim.clients.silent import Silent
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
+from fedsofim.core.arrays import Array
 from fedsofim.engines.simulation import Simulation
 from fedsofim.engines.stacked import StackedPlan
 from fedsofim.models import head
+from fedsofim.strategies import STRATEGIES
 from fedsofim.strategies.rule import broadcast, start
 
 MIDDLE = {"records": 50_000, "features": 64, "classes": 10, "clients": 20, "heads": 1}
+ROUNDS = 8
 GROWS = {
     "records": [12_500, 25_000, 50_000, 100_000, 200_000],
     "features": [32, 64, 128, 256, 512],
@@ -74,9 +83,28 @@ def methods(n: int, repeats: int) -> None:
     """A table of methods with many clients."""
     print(f"\nmethods ({n:,} clients)\n| method | steps | round, ms | floor, ms | over it |")
     print("|---|---:|---:|---:|---:|")
-    for name in ("sofim", "fedavg", "scaffold", "pfedsop", "ftrl"):
+    for name in STRATEGIES:
         ours, floor, steps = cost({**MIDDLE, "clients": n}, repeats, name)
-        print(f"| {name} | {steps} | {1e3 * ours:.0f} | {1e3 * floor:.0f} | {ours / floor:.2f} |")
+        said = f"{steps.noisy} + {steps.plain}" if steps.plain else f"{steps.noisy}"
+        over = f"{ours / floor:.2f}" if floor else ""
+        print(f"| {name} | {said} | {1e3 * ours:.0f} | {1e3 * floor:.0f} | {over} |", flush=True)
+
+
+class Steps(NamedTuple):
+    """How many gradients a client takes in a round: with noise, and without."""
+
+    noisy: int
+    plain: int
+
+
+def steps_of(client: Program) -> Steps:
+    """What a client does in a round, by its kind."""
+    steps = getattr(client, "steps", 1)
+    if isinstance(client, Silent):
+        return Steps(0, 0)
+    if isinstance(client, Alone):
+        return Steps(0, steps)
+    return Steps(steps, getattr(client, "own_steps", 0))
 
 
 def wide(n: int) -> None:
@@ -89,7 +117,9 @@ def wide(n: int) -> None:
     )
 
 
-def cost(sizes: dict[str, int], repeats: int, strategy: str = "fedgd") -> tuple[float, float, int]:
+def cost(
+    sizes: dict[str, int], repeats: int, strategy: str = "fedgd"
+) -> tuple[float, float, Steps]:
     """Seconds of CPU time of a round, and of the floor; and how many local steps it has."""
     N, F, K, n, S = sizes.values()
     rng = np.random.default_rng(0)
@@ -98,26 +128,49 @@ def cost(sizes: dict[str, int], repeats: int, strategy: str = "fedgd") -> tuple[
     clients = [Client(i, head.examples(x[part], y[part], K)) for i, part in enumerate(parts)]
     config = parse(compose([f"strategy={strategy}", "partition=iid", f"partition.clients={n}"]))
     theta = rng.standard_normal((S, K, F + 1), dtype=np.float32) / np.float32(math.sqrt(F))
-    plan = config.plan()
-    stacked = S > 1
+    plan, stacked = config.plan(), S > 1
     simulation = Simulation(
         config, clients, StackedPlan((plan,) * S) if stacked else plan, stacked=stacked
     )
-    received = broadcast(config.strategy, start(config.strategy, theta if stacked else theta[0]))
-    memory = config.client.init(theta[0], n)
-    steps = getattr(config.client, "steps", 1)
-    columns, flat = np.ascontiguousarray(x.T), theta.reshape(-1, F + 1)[:, :-1].copy()
-    # All of a small model's numbers in one call; a large one's, client by client, in one place.
-    whole = np.empty((min(n, max(1, 2**24 // theta[0].size)), K, F + 1), np.float32)
-    noise = [whole] if len(whole) == n else [whole[0]] * n
+    server = start(config.strategy, theta if stacked else theta[0])
+    received = broadcast(config.strategy, server)
+    memory = config.client.init(theta if stacked else theta[0], n)
+    kept = len(config.client.init(theta[0], 1)) > 0
 
-    def floor() -> None:
-        np.matmul(np.matmul(flat, columns), columns.T)
+    def rounds() -> None:
+        """One round; of clients that remember, as many as make up what they remember."""
+        remembered = memory
+        for t in range(ROUNDS if kept else 1):
+            G, remembered = simulation.round(t, received, remembered)
+            if "drift" in received:
+                received["drift"] = G  # else there is no angle, and no step
+
+    ours = least(rounds, repeats) / (ROUNDS if kept else 1)
+    steps, (products, own, noise) = steps_of(config.client), floor(x, theta, n, repeats)
+    return ours, steps.noisy * (products + noise) + steps.plain * own, steps
+
+
+def floor(x: Array, theta: Array, n: int, repeats: int) -> tuple[float, float, float]:
+    """Seconds of two bare products over all records, and of all clients' normal numbers.
+
+    Between them those of the two products where each client has parameters of its own.
+    """
+    rng, (_, K, width) = np.random.default_rng(0), theta.shape
+    columns, flat = np.ascontiguousarray(x.T), theta.reshape(-1, width)[:, :-1].copy()
+    # All of a small model's numbers in one call; a large one's, client by client, in one place.
+    whole = np.empty((min(n, max(1, 2**24 // theta[0].size)), K, width), np.float32)
+    noise = [whole] if len(whole) == n else [whole[0]] * n
+    records = x[: len(x) // n * n].reshape(n, -1, x.shape[1])
+    each = np.ascontiguousarray(records.transpose(0, 2, 1))
+    models = np.repeat(flat[None, :K], n if len(whole) == n else 1, axis=0)
+
+    def draw() -> None:
         for part in noise:
             rng.standard_normal(out=part, dtype=np.float32)
 
-    ours = least(lambda: simulation.round(0, received, memory), repeats)
-    return ours, steps * least(floor, repeats), steps
+    products = least(lambda: np.matmul(np.matmul(flat, columns), columns.T), repeats)
+    own = least(lambda: np.matmul(np.matmul(models, each), records), repeats)
+    return products, own, least(draw, repeats)
 
 
 def least(call: Callable[[], object], repeats: int) -> float:

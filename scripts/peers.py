@@ -151,7 +151,7 @@ def pfl(job: Job, records: bool = False) -> Result:
     import torch
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm import FederatedAveraging, NNAlgorithmParams
-    from pfl.callback import TrainingProcessCallback
+    from pfl.callback.base import TrainingProcessCallback
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.sampling import get_user_sampler
     from pfl.hyperparam import NNTrainHyperParams

@@ -39,45 +39,45 @@ def aggregate(
         malicious_fraction: of the clients, rounded up, for `trimmed` and `krum`.
         stacked: whether releases are stacks of independent heads, `(n, S, ...)`.
     """
-    combined = Combined(sizes, how, malicious_fraction, stacked=stacked)
-    combined.add(releases)
+    combined = Combined(how, malicious_fraction, stacked=stacked)
+    combined.add(releases, sizes)
     return combined.result()
 
 
 class Combined:
     """The same for releases that come in groups, sorted by client, of which a mean keeps none.
 
-    A mean adds up one client after another, so it has the same bits however they are grouped.
+    A mean adds up one client after another, so it has the same bits however they are grouped. Who
+    is among them need not be known before the last has come.
 
     Args:
-        sizes: how many records each client has, of all groups.
         how: as `aggregate` takes it; and so are the others.
         malicious_fraction: of the clients.
         stacked: whether releases are stacks of independent heads.
     """
 
     def __init__(
-        self,
-        sizes: Array,
-        how: Aggregation,
-        malicious_fraction: float = 0.1,
-        *,
-        stacked: bool = False,
+        self, how: Aggregation, malicious_fraction: float = 0.1, *, stacked: bool = False
     ) -> None:
-        self.sizes, self.how, self.stacked = np.asarray(sizes), how, stacked
+        self.how, self.stacked = how, stacked
         self.malicious_fraction = malicious_fraction
-        self._count = 0
+        self._weight = 0
         self._total: Array | None = None
         self._kept: list[Array] = []
 
-    def add(self, releases: Array) -> None:
-        """Take the releases `(m, ...)` of the next m clients."""
-        if self.how not in ("uniform", "size"):
-            self._kept.append(releases)  # the others compare each with all
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps every release: the robust ones compare each with all."""
+        return self.how not in ("uniform", "size")
+
+    def add(self, releases: Array, sizes: Array) -> None:
+        """Take the releases `(m, ...)` of the next m clients, and how many records each has."""
+        if self.keeps:
+            self._kept.append(releases)
             return
-        first, self._count = self._count, self._count + len(releases)
+        self._weight += int(np.sum(sizes)) if self.how == "size" else len(releases)
         if self.how == "size":
-            weights = (self.sizes / self.sizes.sum()).astype(releases.dtype)[first : self._count]
+            weights = np.asarray(sizes).astype(releases.dtype)
             releases = releases * weights.reshape(-1, *(1,) * (releases.ndim - 1))
         if self._total is not None:
             releases = np.concatenate([self._total[None], releases])
@@ -86,8 +86,7 @@ class Combined:
     def result(self) -> Array:
         """What all of them come to."""
         if self._total is not None:
-            # Algorithm 1, line 11
-            return self._total if self.how == "size" else self._total / self._count
+            return np.asarray(self._total / self._weight)  # Algorithm 1, line 11
         releases = self._kept[0] if len(self._kept) == 1 else np.concatenate(self._kept)
         if self.how == "median":
             return median(releases)

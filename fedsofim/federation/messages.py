@@ -5,8 +5,10 @@ something; the client answers with arrays by name, or with the reason why not.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
 
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -22,6 +24,8 @@ HELLO = "query"
 RELEASE = "train"
 # Seconds between two looks for replies: while they come in, and at most.
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
+# For so many replies there is always room.
+AT_LEAST = 8
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
 LARGEST_REPLY = 256 << 20
 # Whose errors tell of a lost connection; any other tells of a damaged message.
@@ -73,10 +77,36 @@ def parts_of(reply: Message, asked: Asked) -> dict[int, Part | BadReplyError]:
     return dict.fromkeys(asked.clients, why)
 
 
+class Room(NamedTuple):
+    """How much may be under way, so that the replies that lie here do not grow with the clients.
+
+    Attributes:
+        sizes: numbers that the reply to each message has.
+        waiting: how many numbers of replies lie here, and wait for others.
+        most: how many of both there may be.
+    """
+
+    sizes: Sequence[int]
+    waiting: Callable[[], int]
+    most: int
+
+
 def exchange(
     grid: Grid, messages: Sequence[Message], timeout: float, *, singly: bool = False
 ) -> list[Message]:
-    """Send messages and return the replies that come within `timeout` seconds.
+    """Send messages and return the replies that come within `timeout` seconds."""
+    return list(replies_to(grid, messages, timeout, singly=singly))
+
+
+def replies_to(
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    *,
+    singly: bool = False,
+    room: Room | None = None,
+) -> Iterator[Message]:
+    """Send messages, and give the replies as they come, within `timeout` seconds of a question.
 
     Flower's own `send_and_receive` sleeps up to three seconds between looks, which would be most
     of a round; this looks soon and then ever less often.
@@ -87,33 +117,77 @@ def exchange(
         timeout: seconds to wait for replies.
         singly: fetch replies one by one, so that one that can't be unpacked harms no other; it
             is returned as an error. Nodes of a simulation run our own code and don't need it.
+        room: ask the next only when there is room for its reply; by default ask all at once.
     """
-    grid.push_messages(list(messages))
-    waiting = {message.metadata.message_id: message for message in messages}
-    replies: list[Message] = []
-    deadline, pause = time.monotonic() + timeout, FIRST_LOOK
-    while waiting:
-        arrived = _pull_each(grid, waiting) if singly else list(grid.pull_messages(waiting))
-        replies += arrived
-        for reply in arrived:
+    unsent = deque(zip(messages, room.sizes if room else repeat(0), strict=False))
+    waiting: dict[str, _Question] = {}
+    pause = FIRST_LOOK
+    while unsent or waiting:
+        _send(grid, unsent, waiting, timeout, room)
+        came = False
+        for reply in _arrived(grid, waiting, singly):
             waiting.pop(reply.metadata.reply_to_message_id, None)
-        if not waiting or time.monotonic() > deadline:
+            came = True
+            yield reply
+        now = time.monotonic()
+        for name in [name for name, question in waiting.items() if now > question.deadline]:
+            del waiting[name]
+        if waiting:
+            time.sleep(pause)
+        pause = FIRST_LOOK if came else min(1.1 * pause, LAST_LOOK)
+
+
+class _Question(NamedTuple):
+    message: Message
+    size: int
+    deadline: float
+
+
+def _send(
+    grid: Grid,
+    unsent: deque[tuple[Message, int]],
+    waiting: dict[str, _Question],
+    timeout: float,
+    room: Room | None,
+) -> None:
+    """Send as many messages as there is room for the replies of; a few in any case."""
+    due, taken = [], sum(question.size for question in waiting.values())
+    if room and waiting:  # else what lies here waits for one that is not under way any more
+        taken += room.waiting()
+    while unsent:
+        size = unsent[0][1]
+        taken += size
+        if room and taken > max(room.most, AT_LEAST * size):
             break
-        time.sleep(pause)
-        pause = FIRST_LOOK if arrived else min(1.1 * pause, LAST_LOOK)
-    return replies
+        due.append(unsent.popleft())
+    if due:
+        grid.push_messages([message for message, _ in due])
+    deadline = time.monotonic() + timeout
+    for message, size in due:
+        waiting[message.metadata.message_id] = _Question(message, size, deadline)
 
 
-def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> list[Message]:
-    """The replies that have arrived; one that Flower can't unpack becomes an error."""
-    replies: list[Message] = []
+def _arrived(grid: Grid, waiting: Mapping[str, _Question], singly: bool) -> Iterator[Message]:
+    """The replies that have arrived, each forgotten here once it is given."""
+    questions = {name: question.message for name, question in waiting.items()}
+    if singly:
+        yield from _pull_each(grid, questions)
+        return
+    replies = deque(grid.pull_messages(questions))
+    while replies:
+        yield replies.popleft()
+
+
+def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> Iterator[Message]:
+    """The same; one that Flower can't unpack becomes an error."""
     for name, question in waiting.items():
         try:
             with at_most(LARGEST_REPLY):
-                replies += grid.pull_messages([name])
+                replies = list(grid.pull_messages([name]))
         except Exception as error:
             if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
                 raise
             reason = f"can't be unpacked ({type(error).__name__})"
-            replies.append(Message(Error(code=0, reason=reason), reply_to=question))
-    return replies
+            replies = [Message(Error(code=0, reason=reason), reply_to=question)]
+        while replies:
+            yield replies.pop(0)

@@ -13,7 +13,8 @@ from flwr.supercore import log
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of
+from fedsofim.federation.in_order import InOrder, portions
+from fedsofim.federation.messages import RELEASE, encode, pack, parts_of, replies_to
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed, summed_up
 from fedsofim.federation.roster import Roster
@@ -70,9 +71,9 @@ class RuleStrategy(Unscored):
         self._began = max(0, state.t) if state else 0
         self._state, self._t = state, 0
         self._shape: tuple[int, ...] = ()
-        self._parts: dict[int, Part] = {}
-        self._dropped: dict[int, str] = {}
+        self._begin(0)
         self._sent: list[tuple[Message, list[int]]] = []
+        self._names: dict[str, list[int]] = {}  # the same, by the names of the messages
 
     @property
     def state(self) -> ServerState:
@@ -153,19 +154,30 @@ class RuleStrategy(Unscored):
     def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
         """Ask until there are enough good replies, as often as the quorum allows."""
         quorum = self.quorum
-        self._t, self._parts, self._dropped = t, {}, {}
+        self._begin(t)
         for attempt in range(1 + quorum.max_repeats):
             if attempt:
                 log(INFO, "Round %d: asking the missing clients again", t + 1)
             self._wait(grid, t, quorum.enough(t))
+            self._sum.without(self.refusals)
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            came = exchange(grid, sent, quorum.timeout, singly=self.roster.deployed)
+            room = self._sum.room([asked for _, asked in self._sent], self._shape)
+            one_by_one = self.roster.deployed
+            came = replies_to(grid, sent, quorum.timeout, singly=one_by_one, room=room)
             self.aggregate_train(t + 1, came)
             if len(self._parts) >= quorum.enough(t):
                 return True
             if quorum.on_missing == "skip" and t >= 0:
                 break
         return False
+
+    def _begin(self, t: int) -> None:
+        """Forget the last round: nobody has replied yet."""
+        quorum = self.quorum
+        self._t, self._dropped = t, dict[int, str]()
+        self._parts: dict[int, Part] = {}  # without their releases
+        combined = Combined(quorum.aggregation, quorum.malicious_fraction)
+        self._sum = InOrder(quorum.wanted(t), combined)
 
     def _wait(self, grid: Grid, t: int, least: int) -> None:
         """Wait for the clients of round `t`; without enough of them it can only be skipped."""
@@ -191,7 +203,7 @@ class RuleStrategy(Unscored):
         values = {**config, "job": quorum.job, "run": quorum.run, "round": self._t}
         self._sent = []
         missing = [i for i in quorum.wanted(self._t) if i not in {*self._parts, *self.refusals}]
-        for node, asked in self.roster.holders(grid, missing).items():
+        for node, asked in portions(self.roster.holders(grid, missing), self._shape):
             kept = {} if self._t < 0 else self.memory
             memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
             content = pack(memory, {**values, "clients": asked}, **received)
@@ -206,10 +218,9 @@ class RuleStrategy(Unscored):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies; if enough of a round's are good, apply the rule to them."""
-        asked = {message.metadata.message_id: clients for message, clients in self._sent}
-        silent = {i for clients in asked.values() for i in clients}
+        silent = {i for _, clients in self._sent for i in clients}
         for reply in replies:
-            clients = asked.get(reply.metadata.reply_to_message_id)
+            clients = self._asked_by(reply.metadata.reply_to_message_id)
             if clients is None:
                 log(WARNING, "Dropped a reply to a question that was not asked")
                 continue
@@ -223,6 +234,13 @@ class RuleStrategy(Unscored):
         self._apply()
         return self._arrays(), counts
 
+    def _asked_by(self, message: str) -> list[int] | None:
+        """For whom a message asked; it has a name once it is sent."""
+        if message not in self._names:
+            self._names = {m.metadata.message_id: clients for m, clients in self._sent}
+            self._names.pop("", None)
+        return self._names.get(message)
+
     def _apply(self) -> None:
         """Apply the rule to what came, and remember for the clients of a simulation."""
         self._G = self._aggregate()
@@ -234,12 +252,7 @@ class RuleStrategy(Unscored):
 
     def _aggregate(self) -> Array:
         """The good releases, sorted by client and combined."""
-        parts, quorum = [self._parts[i] for i in sorted(self._parts)], self.quorum
-        sizes = np.array([part.size for part in parts])
-        combined = Combined(sizes, quorum.aggregation, quorum.malicious_fraction)
-        for part in parts:
-            combined.add(part.release[None])
-        return combined.result()
+        return self._sum.result()
 
     def _take(self, reply: Message, clients: list[int]) -> None:
         """Keep what is good of a reply, and name what is not."""
@@ -249,7 +262,8 @@ class RuleStrategy(Unscored):
             elif i in self._parts:
                 self._drop(i, BadReplyError("replied twice; the first reply counts"))
             else:
-                self._parts[i] = part
+                self._sum.put(i, part.release, part.size)
+                self._parts[i] = part._replace(release=np.empty(0))
                 self.roster.sizes.setdefault(i, part.size)
                 self.charged[i] = part.charged
 

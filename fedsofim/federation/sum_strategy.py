@@ -19,7 +19,7 @@ from fedsofim.clients.together import Crowd, round_mean, stage_mean
 from fedsofim.core.arrays import Array
 from fedsofim.federation import identities
 from fedsofim.federation.identities import Identities
-from fedsofim.federation.messages import RELEASE, encode, exchange, pack, parts_of, undecoded
+from fedsofim.federation.messages import RELEASE, encode, pack, parts_of, replies_to, undecoded
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.sessions import Question, pack_questions, session_of
@@ -87,7 +87,8 @@ class SumStrategy(RuleStrategy):
 
     def _gather(self, grid: Grid, config: ConfigRecord, t: int) -> bool:
         """Take one session through its stages, and apply the rule to its total."""
-        self._t, self._parts, self._dropped, self._came = t, {}, {}, {}
+        self._begin(t)
+        self._came = {}
         if 0 in self._shape:  # clients of this method say nothing in a round
             self._apply()
             return True
@@ -153,7 +154,7 @@ class SumStrategy(RuleStrategy):
                 log(INFO, "Round %d: asking the missing clients again (%s)", t + 1, stage)
                 self._wait(grid, t, quorum.enough(t))
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            came = exchange(grid, sent, quorum.timeout, singly=self.roster.deployed)
+            came = replies_to(grid, sent, quorum.timeout, singly=self.roster.deployed)
             self.aggregate_train(t + 1, came)
             if self._now.answered >= min(quorum.enough(t), len(self._now.requests)):
                 return
@@ -217,14 +218,17 @@ class SumStrategy(RuleStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the answers of a stage to the protocol."""
-        asked = {message.metadata.message_id: clients for message, clients in self._sent}
+        silent, answered = {i for _, clients in self._sent for i in clients}, set[str]()
         for reply in replies:
-            clients = asked.pop(reply.metadata.reply_to_message_id, None)
+            name = reply.metadata.reply_to_message_id
+            clients = None if name in answered else self._asked_by(name)
             if clients is None:
                 log(WARNING, "Dropped a reply to a question that was not asked")
                 continue
+            answered.add(name)
+            silent -= set(clients)
             self._take(reply, clients)
-        for i in {i for clients in asked.values() for i in clients}:
+        for i in silent:
             self._drop(i, BadReplyError(f"no reply within {self.quorum.timeout:g} s"))
         return None, MetricRecord({"replies": self._now.answered, "dropped": len(self._dropped)})
 

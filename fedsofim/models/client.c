@@ -55,24 +55,23 @@ INLINE float added_up(const float *lanes, const int count)
 
 static Py_ssize_t rounded(Py_ssize_t n, Py_ssize_t step) { return (n + step - 1) / step * step; }
 
-/* Copy rows of n numbers, filled up with zeros to `wide` of them. */
+/* Copy rows of n numbers, filled up with zeros to `wide` of them; a call for each would take longer. */
 static void fill_up(float *to, Py_ssize_t wide, const float *from, Py_ssize_t stride, Py_ssize_t rows,
                     Py_ssize_t n)
 {
-    for (Py_ssize_t k = 0; k < rows; k++, to += wide, from += stride) {
-        memcpy(to, from, n * sizeof *to);
-        memset(to + n, 0, (wide - n) * sizeof *to);
-    }
+    memset(to, 0, rows * wide * sizeof *to);
+    for (Py_ssize_t k = 0; k < rows; k++, to += wide, from += stride)
+        for (Py_ssize_t i = 0; i < n; i++)
+            to[i] = from[i];
 }
 
 /* Copy features so that an example's are a row, filled up with zeros to `width` of them. */
 static void transpose(float *to, Py_ssize_t width, const Work *w)
 {
-    for (Py_ssize_t i = 0; i < w->N; i++, to += width) {
+    memset(to, 0, w->N * width * sizeof *to);
+    for (Py_ssize_t i = 0; i < w->N; i++, to += width)
         for (Py_ssize_t f = 0; f < w->W; f++)
             to[f] = w->x[f * w->x_stride + i];
-        memset(to + w->W, 0, (width - w->W) * sizeof *to);
-    }
 }
 
 /* Copy the features of STEP examples; 0 for what is not finite. */

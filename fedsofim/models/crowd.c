@@ -4,7 +4,8 @@
 #include "kernel.h"
 
 /* The arrays of one client; 0 and an exception if they do not fit. */
-static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i)
+static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i, Py_ssize_t K,
+                      Py_ssize_t W)
 {
     const int ndim[3] = {2, 2, 1};
     int held = 0;
@@ -12,9 +13,10 @@ static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i)
            get_floats(PyList_GET_ITEM(lists[held], i), b + held, ndim[held], PyBUF_STRIDES))
         held++;
     if (held == 3) {
-        w->x = b[0].buf, w->target = b[1].buf, w->norm = b[2].buf, w->N = b[0].shape[1];
+        *w = (Work){.x = b[0].buf, .target = b[1].buf, .norm = b[2].buf, .K = K, .W = W};
         w->x_stride = b[0].strides[0] / FLOAT, w->target_stride = b[1].strides[0] / FLOAT;
-        if (b[0].shape[0] == w->W && b[1].shape[0] == w->K && b[1].shape[1] == w->N &&
+        w->N = b[0].shape[1];
+        if (b[0].shape[0] == W && b[1].shape[0] == K && b[1].shape[1] == w->N &&
             b[2].shape[0] == w->N)
             return 1;
         PyErr_SetString(PyExc_ValueError, "expected shapes (W, N), (K, N) and (N,) of each client");
@@ -24,8 +26,54 @@ static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i)
     return 0;
 }
 
+#define HELD "fedsofim_kernel.clients"
+
+typedef struct { /* clients whose arrays are looked up, for as long as this lives */
+    Py_ssize_t count, K, W;
+    Work *clients; /* without parameters, clip and transform */
+    Py_buffer *buffers;
+} Held;
+
+static void let_go(Held *h)
+{
+    for (Py_ssize_t i = 0; i < 3 * h->count; i++)
+        PyBuffer_Release(h->buffers + i);
+    PyMem_Free(h->buffers);
+    PyMem_Free(h->clients);
+    PyMem_Free(h);
+}
+
+static void forget(PyObject *capsule) { let_go(PyCapsule_GetPointer(capsule, HELD)); }
+
+/* A capsule of the clients whose arrays are in the lists, each of n. */
+static PyObject *hold(PyObject **lists, Py_ssize_t n, Py_ssize_t K, Py_ssize_t W)
+{
+    Held *h;
+    PyObject *capsule = NULL;
+    for (int i = 0; i < 3; i++)
+        if (!PyList_Check(lists[i]))
+            return PyErr_Format(PyExc_TypeError, "expected lists of arrays");
+        else if (PyList_GET_SIZE(lists[i]) != n)
+            return PyErr_Format(PyExc_ValueError, "expected lists of %zd arrays", n);
+    if (!(h = PyMem_Calloc(1, sizeof *h)))
+        return PyErr_NoMemory();
+    *h = (Held){0, K, W, PyMem_New(Work, n ? n : 1), PyMem_New(Py_buffer, n ? 3 * n : 1)};
+    if (!h->clients || !h->buffers)
+        PyErr_NoMemory();
+    else {
+        while (h->count < n &&
+               get_client(h->clients + h->count, h->buffers + 3 * h->count, lists, h->count, K, W))
+            h->count++;
+        if (h->count == n)
+            capsule = PyCapsule_New(h, HELD, forget);
+    }
+    if (!capsule)
+        let_go(h);
+    return capsule;
+}
+
 static int fits(const Py_buffer *out, const Py_buffer *theta, const Py_buffer *clip,
-                const Py_buffer *U, PyObject **lists)
+                const Py_buffer *U)
 {
     const Py_ssize_t *shape = out->shape, S = shape[1], K = shape[2], W = shape[3];
     int good = K >= 1 && clip->shape[0] == S && clip->strides[0] == FLOAT;
@@ -34,64 +82,62 @@ static int fits(const Py_buffer *out, const Py_buffer *theta, const Py_buffer *c
     good = good && theta->strides[2] == W * FLOAT && (S == 1 || theta->strides[1] == K * W * FLOAT);
     if (U)
         good = good && U->shape[0] == S && U->shape[1] == K && U->shape[2] == K;
-    for (int i = 0; i < 3; i++)
-        good = good && PyList_GET_SIZE(lists[i]) == shape[0];
     if (!good)
-        PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W), lists of n, (S,), (S, K, K)");
+        PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W) twice, (S,), (S, K, K)");
     return good;
 }
 
-static PyObject *sums(const Py_buffer *out, const Py_buffer *theta, const float *clip,
-                      const float *U, PyObject **lists)
+/* Write the sums of the clients that the capsule holds; 0 and an exception if it does not fit. */
+static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip, const float *U,
+                PyObject *capsule)
 {
     const Py_ssize_t n = out->shape[0], S = out->shape[1], K = out->shape[2], W = out->shape[3];
-    Work *clients = PyMem_New(Work, n ? n : 1);
-    Py_buffer *buffers = PyMem_New(Py_buffer, n ? 3 * n : 1);
-    float *memory = PyMem_RawMalloc(client_room(K, W) * sizeof *memory);
-    Py_ssize_t held = 0;
-    if (!clients || !buffers || !memory)
+    const Held *h = PyCapsule_GetPointer(capsule, HELD);
+    float *memory;
+    if (!h)
+        return 0;
+    if (h->count != n || h->K != K || h->W != W)
+        PyErr_SetString(PyExc_ValueError, "these are other clients");
+    else if (!(memory = PyMem_RawMalloc(client_room(K, W) * sizeof *memory)))
         PyErr_NoMemory();
     else {
-        for (; held < n; held++) {
-            const char *at = (const char *)theta->buf + held * theta->strides[0];
-            clients[held] = (Work){.theta = (const float *)at, .clip = clip, .U = U, .S = S, .K = K, .W = W};
-            if (!get_client(clients + held, buffers + 3 * held, lists, held))
-                break;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < n; i++) {
+            Work work = h->clients[i];
+            work.theta = (const float *)((const char *)theta->buf + i * theta->strides[0]);
+            work.clip = clip, work.U = U, work.S = S;
+            client_sum((float *)out->buf + i * S * K * W, memory, &work);
         }
-        if (held == n) {
-            Py_BEGIN_ALLOW_THREADS
-            for (Py_ssize_t i = 0; i < n; i++)
-                client_sum((float *)out->buf + i * S * K * W, memory, clients + i);
-            Py_END_ALLOW_THREADS
-        }
-        for (Py_ssize_t i = 0; i < 3 * held; i++)
-            PyBuffer_Release(buffers + i);
+        Py_END_ALLOW_THREADS
+        PyMem_RawFree(memory);
+        return 1;
     }
-    PyMem_RawFree(memory);
-    PyMem_Free(buffers);
-    PyMem_Free(clients);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+    return 0;
 }
 
+/* The lists are looked up once: what is returned may be given in place of x the next time. */
 PyObject *clipped_sums(PyObject *self, PyObject *args)
 {
-    PyObject *arrays[4] = {NULL}, *lists[3], *result = NULL;
+    PyObject *arrays[4] = {NULL}, *lists[3], *held = NULL;
     Py_buffer b[4] = {{0}};
     const int ndim[4] = {4, 4, 1, 3}, dense = PyBUF_C_CONTIGUOUS;
     const int flags[4] = {dense | PyBUF_WRITABLE, PyBUF_STRIDES, PyBUF_STRIDES, dense};
-    int held = 0, count;
+    int got = 0, count;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOO!O!O!O|O", arrays, arrays + 1, &PyList_Type, lists, &PyList_Type,
-                          lists + 1, &PyList_Type, lists + 2, arrays + 2, arrays + 3))
+    if (!PyArg_ParseTuple(args, "OOOOOO|O", arrays, arrays + 1, lists, lists + 1, lists + 2,
+                          arrays + 2, arrays + 3))
         return NULL;
     count = arrays[3] && arrays[3] != Py_None ? 4 : 3;
-    while (held < count && get_floats(arrays[held], b + held, ndim[held], flags[held]))
-        held++;
-    if (held == count && fits(b, b + 1, b + 2, count == 4 ? b + 3 : NULL, lists))
-        result = sums(b, b + 1, b[2].buf, count == 4 ? b[3].buf : NULL, lists);
-    while (held)
-        PyBuffer_Release(b + --held);
-    return result;
+    while (got < count && get_floats(arrays[got], b + got, ndim[got], flags[got]))
+        got++;
+    if (got == count && fits(b, b + 1, b + 2, count == 4 ? b + 3 : NULL)) {
+        held = PyCapsule_CheckExact(lists[0])
+                   ? Py_NewRef(lists[0])
+                   : hold(lists, b[0].shape[0], b[0].shape[2], b[0].shape[3]);
+        if (held && !sums(b, b + 1, b[2].buf, count == 4 ? b[3].buf : NULL, held))
+            Py_CLEAR(held);
+    }
+    while (got)
+        PyBuffer_Release(b + --got);
+    return held;
 }

@@ -8,9 +8,10 @@ does not take is left to `head.py`.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def takes(theta: Array, data: "Examples") -> bool:
     return bool(good and size <= LARGE_HEAD and (HAS_VECTORS or data.x.shape[1] <= SMALL))
 
 
-class Run(NamedTuple):
+@dataclass
+class Run:
     """Neighbours that are alike: whom the kernel takes in one call, or whom it does not take.
 
     Attributes:
@@ -45,6 +47,7 @@ class Run(NamedTuple):
         norm: the norms of their examples, under the transform, if any.
         transformed: the transform, with the norms of the first.
         taken: whether the kernel takes them.
+        held: what the kernel has looked up of them, from its first call on.
     """
 
     which: slice
@@ -53,6 +56,7 @@ class Run(NamedTuple):
     norm: list[Array]
     transformed: "Transformed | None"
     taken: bool
+    held: Any = None
 
 
 class Many(list["Examples"]):
@@ -126,7 +130,8 @@ def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
     U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
     out = np.empty((n, S, K, width), np.float32)
-    clipped_sums(out, thetas.reshape(out.shape), run.x, run.target, run.norm, C, U)
+    given = run.x if run.held is None else run.held
+    run.held = clipped_sums(out, thetas.reshape(out.shape), given, run.target, run.norm, C, U)
     return out.reshape(thetas.shape)
 
 

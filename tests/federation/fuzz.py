@@ -164,7 +164,8 @@ def fuzz_replies(count: int, seed: int) -> Counter[str]:
     strategy = RuleStrategy(rule, quorum, state=first, roster=known)
     strategy._shape = RELEASED.shape[1:]
     for _ in range(count):
-        strategy._state, strategy._parts, strategy._dropped = first, {}, {}
+        strategy._state = first
+        strategy._begin(0)
         strategy.refusals.clear()
         asked = strategy.configure_train(1, strategy._arrays(), ConfigRecord(), grid)
         strategy.aggregate_train(1, exchange(grid, list(asked), 1e-9, singly=True))

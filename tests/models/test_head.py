@@ -389,6 +389,23 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
         sums(out, theta, (D.x,), [D.target], [D.norm], one)
 
 
+def test_clients_that_the_kernel_has_looked_up_have_the_same_sums(rng):
+    sums = pytest.importorskip("fedsofim_kernel").clipped_sums
+    data, one = crowd(rng, [4, 9], 2, 3), np.ones(1, np.float32)
+    thetas = rng.normal(size=(2, 1, 3, 3)).astype(np.float32)
+    first, again = np.zeros_like(thetas), np.zeros_like(thetas)
+    lists = [[D[k] for D in data] for k in range(3)]
+    held = sums(first, thetas, *lists, one)
+    del lists
+    assert sums(again, thetas, held, None, None, one) is held
+    np.testing.assert_array_equal(first, again)
+    for other in (thetas[:1], np.zeros((2, 1, 4, 3), np.float32)):
+        with pytest.raises(ValueError, match="other clients"):
+            sums(np.zeros_like(other), other, held, None, None, one)
+    with pytest.raises((TypeError, ValueError)):
+        sums(again, thetas, rng, None, None, one)
+
+
 # Around steps, blocks and chunks of client.c, with tiles of one height and of two.
 MANY = [(129, 64, 10), (160, 7, 3), (545, 300, 11), (512, 65, 1), (4223, 9, 23), (4225, 16, 10)]
 

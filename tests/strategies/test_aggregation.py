@@ -122,19 +122,19 @@ def test_groups_do_not_show_in_a_bit(rng, how):
     sizes = rng.integers(1, 100, 53)
     whole = aggregate(releases, sizes, how)
     for cuts in ([1, 2, 50], [20], range(1, 53)):
-        combined = Combined(sizes, how)
-        for part in np.split(releases, cuts):
-            combined.add(part)
+        combined = Combined(how)
+        for part, of in zip(np.split(releases, cuts), np.split(sizes, cuts), strict=True):
+            combined.add(part, of)
         np.testing.assert_array_equal(combined.result(), whole)
     if how == "uniform":
         np.testing.assert_array_equal(whole, releases.mean(axis=0))
 
 
 def test_a_mean_keeps_no_release(rng):
-    combined, refs = Combined(np.ones(100), "uniform"), []
+    combined, refs = Combined("uniform"), []
     for _ in range(100):
         release = rng.normal(size=(1, 3)).astype(np.float32)
         refs.append(weakref.ref(release))
-        combined.add(release)
+        combined.add(release, np.ones(1))
         del release
     assert not any(ref() is not None for ref in refs)
