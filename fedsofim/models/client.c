@@ -11,7 +11,7 @@
 #define ROWS 10    /* of a tile, at most */
 #define PANEL 64   /* features at a time: each is on a page of its own */
 #define AHEAD 64   /* so many examples ahead features are asked for */
-#define SMALL 128  /* so few examples are taken at once */
+#define SMALL 32   /* so few examples are taken at once */
 #define MOST_LANES 16
 
 typedef struct {
@@ -65,13 +65,14 @@ static void fill_up(float *to, Py_ssize_t wide, const float *from, Py_ssize_t st
             to[i] = from[i];
 }
 
-/* Copy features so that an example's are a row, filled up with zeros to `width` of them. */
-static void transpose(float *to, Py_ssize_t width, const Work *w)
+/* Copy all features twice: as they are, and so that an example's are a row; filled up with zeros. */
+static void fill_both(float *x, Py_ssize_t wide, float *x_t, Py_ssize_t width, const Work *w)
 {
-    memset(to, 0, w->N * width * sizeof *to);
-    for (Py_ssize_t i = 0; i < w->N; i++, to += width)
-        for (Py_ssize_t f = 0; f < w->W; f++)
-            to[f] = w->x[f * w->x_stride + i];
+    memset(x, 0, w->W * wide * sizeof *x);
+    memset(x_t, 0, w->N * width * sizeof *x_t);
+    for (Py_ssize_t f = 0; f < w->W; f++)
+        for (Py_ssize_t i = 0; i < w->N; i++)
+            x[f * wide + i] = x_t[i * width + f] = w->x[f * w->x_stride + i];
 }
 
 /* Copy the features of STEP examples; 0 for what is not finite. */

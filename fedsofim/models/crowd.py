@@ -26,7 +26,7 @@ except ImportError:  # it was installed without a compiler
     HAS_VECTORS = clipped_sums = None
 
 # As many examples are few; so many numbers of one head are too many: BLAS is faster.
-SMALL, LARGE_HEAD = 128, 1 << 15
+SMALL, LARGE_HEAD = 32, 1 << 15
 
 
 def takes(theta: Array, data: "Examples") -> bool:

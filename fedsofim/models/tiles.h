@@ -156,10 +156,9 @@ static void NAME(add_small)(float *total, const Room *room, const Work *w)
     const Py_ssize_t step = SIDE * LANES, n = rounded(w->N, step), width = rounded(w->W, step);
     const Block b = {room->x, room->target, room->norm, n, n, n};
     int clean = 0;
-    fill_up(room->x, n, w->x, w->x_stride, w->W, w->N);
+    fill_both(room->x, n, room->x_t, width, w);
     fill_up(room->target, n, w->target, w->target_stride, w->K, w->N);
     fill_up(room->norm, n, w->norm, 0, 1, w->N);
-    transpose(room->x_t, width, w);
     for (Py_ssize_t head = 0; head < w->S; head++, total += w->K * w->W) {
         if (NAME(residuals)(room, w, head, &b) && !clean++) /* 0 times infinity is not 0 */
             for (Py_ssize_t i = 0; i < w->N * width; i++)
