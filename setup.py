@@ -8,9 +8,12 @@ setup(
             "fedsofim_kernel",
             [
                 f"fedsofim/models/{name}.c"
-                for name in ("kernel", "crowd", "moments", "normals", "streams", "whole")
+                for name in ("kernel", "client", "crowd", "moments", "normals", "streams")
             ],
-            depends=[f"fedsofim/models/{name}.h" for name in ("kernel", "panels", "streams")],
+            depends=[
+                f"fedsofim/models/{name}.h"
+                for name in ("kernel", "panels", "softmax", "streams", "tiles")
+            ],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same
         )

@@ -54,7 +54,7 @@ def in_order(work: Callable[[T], U], items: Sequence[T], threads: int | None = N
     Args:
         work: a function that may be called from several threads at once.
         items: what it is called with.
-        threads: how many; by default as `thread_count` says.
+        threads: how many, the caller's among them; by default as `thread_count` says.
 
     >>> list(in_order(abs, [-1, 2, -3], threads=2))
     [1, 2, 3]
@@ -63,18 +63,38 @@ def in_order(work: Callable[[T], U], items: Sequence[T], threads: int | None = N
     if min(threads, len(items)) <= 1:
         yield from map(work, items)
         return
-    pool, waiting = _pool(threads), deque[Future[U]]()
+    pool, waiting = _pool(threads - 1), deque[tuple[Future[U], T]]()
     try:
         for item in items:
             # NumPy's errstate is that of the context.
-            waiting.append(pool.submit(copy_context().run, work, item))
+            waiting.append((pool.submit(copy_context().run, work, item), item))
             if len(waiting) > 2 * threads:
-                yield waiting.popleft().result()
+                yield _first(waiting, work)
         while waiting:
-            yield waiting.popleft().result()
+            yield _first(waiting, work)
     finally:
-        for future in waiting:
+        for future, _ in waiting:
             future.cancel()
+
+
+def _first(waiting: deque[tuple[Future[U], T]], work: Callable[[T], U]) -> U:
+    """The result of the first; until it is there, the caller does what no thread has begun."""
+    for place, (future, item) in enumerate(waiting):
+        if waiting[0][0].done():
+            break
+        if future.cancel():
+            waiting[place] = _done(work, item), item
+    return waiting.popleft()[0].result()
+
+
+def _done(work: Callable[[T], U], item: T) -> Future[U]:
+    """What `work` makes of the item, or what went wrong, for when it is asked for."""
+    future = Future[U]()
+    try:
+        future.set_result(work(item))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 @cache

@@ -1,6 +1,7 @@
 """The clients' side of a round, in one process: from what they receive to their aggregate."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,14 @@ class Simulation:
             return in_order(work, np.split(present, n), threads=1)
         if type(self.config.client) not in CLIENTS.values():
             return in_order(work, [present], threads=1)  # one's own may count on all, in one thread
-        most = min(max(1, GROUP // max(1, length)), -(-n // (1 if threads == 1 else 4 * threads)))
+        most, shares = max(1, GROUP // max(1, length)), 1 if threads == 1 else 2 * threads
+        cuts = pairwise((0, *_even(self.sizes[present], shares), n))
+        groups = [
+            slice(i, min(i + most, end)) for start, end in cuts for i in range(start, end, most)
+        ]
         if n == len(self.clients):
-            return in_order(work, [slice(i, min(i + most, n)) for i in range(0, n, most)], threads)
-        return in_order(work, np.split(present, range(most, n, most)), threads)
+            return in_order(work, groups, threads)
+        return in_order(work, [present[group] for group in groups], threads)
 
     def _combined(self, parts: Iterator[Array], sizes: Array, *, stacked: bool) -> Array:
         config, done = self.config, 0
@@ -147,3 +152,14 @@ class Simulation:
 
     def _crowd(self, sizes: Array) -> Crowd:
         return Crowd(len(sizes), int(sizes.sum()), self.clients[0].data)
+
+
+def _even(sizes: Array, shares: int) -> list[int]:
+    """Where to cut clients of these sizes into neighbours with about as many records each.
+
+    >>> _even(np.array([10, 10, 10, 50, 20, 20]), 3)
+    [3, 4]
+    """
+    middle = np.cumsum(sizes) - sizes / 2  # of each client, among all records
+    share = (middle * (shares / max(1, sizes.sum()))).astype(np.intp)
+    return [int(i) + 1 for i in np.flatnonzero(np.diff(share))]

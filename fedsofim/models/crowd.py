@@ -1,8 +1,9 @@
 """The clipped gradient sums of many clients at once.
 
-A client with few examples is over before Python has called BLAS for it. So the kernel takes all of
-them in one call; a client with many is left to `head.py`. Which of the two it is depends on the
-client's own size, so its sum has the same bits in every company.
+The kernel takes all of them in one call, so threads that work on clients seldom wait for Python's
+lock. Clients with few examples and with many are worked on differently; which of the two it is
+depends on the client's own size, so its sum has the same bits in every company. What the kernel
+does not take is left to `head.py`.
 """
 
 import math
@@ -20,23 +21,24 @@ if TYPE_CHECKING:
     from fedsofim.models.head import Examples, Transformed
 
 try:
-    from fedsofim_kernel import clipped_sums  # crowd.c
+    from fedsofim_kernel import HAS_VECTORS, clipped_sums  # crowd.c
 except ImportError:  # it was installed without a compiler
-    clipped_sums = None
+    HAS_VECTORS = clipped_sums = None
 
-# As many examples of a client, and numbers of a model, are few.
-SMALL, SMALL_MODEL = 128, 1 << 16
+# As many examples are few; so many numbers of one head are too many: BLAS is faster.
+SMALL, LARGE_HEAD = 32, 1 << 15
 
 
-def is_small(theta: Array, data: "Examples") -> bool:
-    """Whether `small_sums` takes a client's examples."""
-    few = data.x.shape[1] <= SMALL and theta.size <= SMALL_MODEL
-    return bool(few and clipped_sums and theta.dtype == data.x.dtype == np.float32)
+def takes(theta: Array, data: "Examples") -> bool:
+    """Whether the kernel takes a client's examples, if need be in parts."""
+    good = clipped_sums and theta.dtype == data.x.dtype == np.float32
+    size = theta.shape[-2] * theta.shape[-1]
+    return bool(good and size <= LARGE_HEAD and (HAS_VECTORS or data.x.shape[1] <= SMALL))
 
 
 @dataclass
 class Run:
-    """Neighbours that are alike: whom the kernel takes in one call, or who are too large for it.
+    """Neighbours that are alike: whom the kernel takes in one call, or whom it does not take.
 
     Attributes:
         which: where they stand.
@@ -44,7 +46,7 @@ class Run:
         target: their labels.
         norm: the norms of their examples, under the transform, if any.
         transformed: the transform, with the norms of the first.
-        small: whether the kernel takes them.
+        taken: whether the kernel takes them.
         held: what the kernel has looked up of them, from its first call on.
     """
 
@@ -53,7 +55,7 @@ class Run:
     target: list[Array]
     norm: list[Array]
     transformed: "Transformed | None"
-    small: bool
+    taken: bool
     held: Any = None
 
 
@@ -83,32 +85,33 @@ class Many(list["Examples"]):
 
 def _runs(theta: Array, data: "Sequence[Examples]") -> list[Run]:
     def kind(i: int) -> int:  # 0 is alone
-        if not is_small(theta, data[i]):
+        D = data[i]
+        if not takes(theta, D) or (D.lazy and D.size > SMALL):
             return 0
-        t = data[i].transformed
+        t = D.transformed
         return id(t.U_G) if t else -1
 
     runs = []
     for what, group in groupby(range(len(data)), kind):
         first, *rest = group
         part = data[first : first + 1 + len(rest)]
-        runs.append(_run(part, first, small=what != 0))
+        runs.append(_run(part, first, taken=what != 0))
     return runs
 
 
-def _run(data: "Sequence[Examples]", first: int, *, small: bool) -> Run:
+def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     """Clients under the same transform, if any."""
     which, t = slice(first, first + len(data)), data[0].transformed
-    if not small:
-        return Run(which, [], [], [], t, small)
+    if not taken:
+        return Run(which, [], [], [], t, taken)
     x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
     if t is not None:
         norm = [D.transformed.norm for D in data if D.transformed]
-    return Run(which, x, target, norm, t, small)
+    return Run(which, x, target, norm, t, taken)
 
 
-def small_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
-    """`clipped_gradient_sum` of several clients with few examples, in one call of the kernel.
+def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
+    """The sums of clients that the kernel takes, clipped under a transform but not transformed.
 
     Args:
         thetas: each client's parameters, `(n, K, F+1)`, or `(n, S, K, F+1)` for stacks of heads.
@@ -118,7 +121,7 @@ def small_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
     Returns:
         The sums, of the shape of `thetas`.
     """
-    return _in_one_call(thetas, _run(data, 0, small=True), clip)
+    return _in_one_call(thetas, _run(data, 0, taken=True), clip)
 
 
 def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
@@ -129,7 +132,11 @@ def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     out = np.empty((n, S, K, width), np.float32)
     given = run.x if run.held is None else run.held
     run.held = clipped_sums(out, thetas.reshape(out.shape), given, run.target, run.norm, C, U)
-    totals: Array = out.reshape(thetas.shape)
+    return out.reshape(thetas.shape)
+
+
+def transformed(totals: Array, t: "Transformed | None") -> Array:
+    """Sums under the transform that their gradients were clipped under, if any."""
     return totals if t is None else np.asarray(t.U_G @ totals @ t.U_A)
 
 
@@ -137,12 +144,13 @@ def gradient_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Arr
     """`clipped_gradient_sum` of each client, at its own parameters; of the shape of `thetas`."""
     many = data if isinstance(data, Many) else Many(data)
     runs = many.runs(thetas[0])
-    if len(runs) == 1 and runs[0].small:
-        return _in_one_call(thetas, runs[0], clip)
+    if len(runs) == 1 and runs[0].taken:
+        return transformed(_in_one_call(thetas, runs[0], clip), runs[0].transformed)
     out = np.empty(thetas.shape, thetas.dtype)
     for run in runs:
-        if run.small:
-            out[run.which] = _in_one_call(thetas[run.which], run, clip)
+        if run.taken:
+            totals = _in_one_call(thetas[run.which], run, clip)
+            out[run.which] = transformed(totals, run.transformed)
             continue
         for i in range(run.which.start, run.which.stop):
             out[i] = many[i].gradient_sum(thetas[i], clip).value

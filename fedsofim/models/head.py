@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedsofim.core.arrays import Array, Scale
-from fedsofim.core.blas import sgemm
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
@@ -27,13 +26,14 @@ from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
 
 try:
-    from fedsofim_kernel import clipped_residuals, clipped_sum  # kernel.c, whole.c
+    from fedsofim_kernel import clipped_residuals  # kernel.c
 except ImportError:  # it was installed without a compiler
-    clipped_residuals = clipped_sum = None
+    clipped_residuals = None
 
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
 LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
+WHOLE = 4096  # examples whose sums are added up: CHUNK of client.c
 
 
 class Transformed(NamedTuple):
@@ -299,23 +299,33 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     Returns:
         The sum, of the shape of `theta`.
     """
-    if crowd.is_small(theta, data):
-        return np.asarray(crowd.small_sums(theta[None], [data], clip)[0])
+    way = _by_kernel if crowd.takes(theta, data) else _by_products
+    return crowd.transformed(way(theta, data, clip), data.transformed)
+
+
+def _by_kernel(theta: Array, data: Examples, clip: Scale) -> Array:
+    """The sum before it is transformed; of examples that become arrays in parts, as of others."""
+    total, start = np.zeros_like(theta), 0
+    while start < data.size:
+        whole = not data.lazy or data.size - start <= WHOLE + crowd.SMALL
+        end = data.size if whole else start + WHOLE
+        total += crowd.plain_sums(theta[None], [data.part(slice(start, end))], clip)[0]
+        start = end
+    return total
+
+
+def _by_products(theta: Array, data: Examples, clip: Scale) -> Array:
+    """The same with NumPy's products."""
     *heads, K, width = theta.shape
-    rows, t = math.prod(heads) * K, data.transformed
+    S, t = math.prod(heads), data.transformed
+    rows, C = S * K, np.minimum(clip, np.finfo(theta.dtype).max)
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
-    total = np.zeros((rows, width), theta.dtype)
-    C = np.minimum(clip, np.finfo(theta.dtype).max)
+    total, shift = np.zeros((rows, width), theta.dtype), False
+    buffer, U = _aligned(rows * size, theta.dtype), None
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
     if compiled:  # the same for one head as for a stack
-        S = math.prod(heads)
         C = np.full(S, np.ravel(C), np.float32)
         U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
-        if _in_one_call(total, theta, data, C, U, size):
-            total = total.reshape(theta.shape)
-            return total if t is None else t.U_G @ total @ t.U_A
-        total[:] = 0
-    buffer, shift = _aligned(rows * size, theta.dtype), False
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:
@@ -328,23 +338,7 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
         if lost:
             x = np.where(np.isfinite(x), x, 0)  # 0 times infinity is not 0
         total += r.reshape(rows, -1) @ x.T
-    total = total.reshape(theta.shape)
-    return total if t is None else t.U_G @ total @ t.U_A
-
-
-def _in_one_call(
-    total: Array, theta: Array, data: Examples, C: Array, U: Array | None, size: int
-) -> bool:
-    """Write the sum to `total`, `(S K, F+1)`, without Python; `False` where that cannot be done.
-
-    NumPy has another product for a single row or column, and too large gradients are left to it.
-    """
-    rows, N = len(total), data.size
-    if data.lazy or not (gemm := sgemm()) or min(rows, theta.shape[-1]) < 2 or N % size == 1:
-        return False
-    norm = data.norm if data.transformed is None else data.transformed.norm
-    flat = np.ascontiguousarray(theta).reshape(total.shape)
-    return not clipped_sum(total, flat, data.x, data.target, norm, C, U, size, gemm)
+    return total.reshape(theta.shape)
 
 
 def _clip(r: Array, batch: Examples, C: Scale) -> bool:

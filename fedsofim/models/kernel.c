@@ -1,44 +1,12 @@
 /* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
    matrix products, on logits that stay in the nearest cache.
 
-   The module, of which crowd.c, moments.c, streams.c and whole.c are parts, stands beside the
+   The module, of which crowd.c, client.c, moments.c and streams.c are parts, stands beside the
    package, not in it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
 
-#include "kernel.h"
+#include "softmax.h"
 
-#include <float.h>
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#define BLOCK 128 /* examples at a time: their logits stay in the L1 cache */
-#define LANES 32  /* of them, for a small product: its sums stay in registers */
-
-#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
-#error "NaN must be NaN, and float arithmetic that of floats"
-#endif
-
-/* e^x for x in [-87, 88], to one unit in the last place or so; NaN stays NaN. */
-INLINE float exponential(float x)
-{
-    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer */
-    float shifted = x * 1.44269504f + round;
-    float n = shifted - round; /* x = n log 2 + r, |r| <= log 2 / 2 */
-    float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f; /* the minimax polynomial of Cephes */
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    uint32_t bits; /* the lowest of them are n, which goes to the exponent of 2^n */
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 127) << 23;
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return p * power;
-}
+#define LANES 32 /* examples at a time, for a small product: its sums stay in registers */
 
 /* Add the squared norm of U r to square, for `lanes` columns of r. */
 INLINE void add_squares(float *restrict square, const float *restrict r, Py_ssize_t N,
@@ -82,57 +50,18 @@ EVERY_CPU
 int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
                       const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N)
 {
-    const float slack = 1.0f + K * FLT_EPSILON; /* a sum of K squares may be too small by less */
     int lost = 0;
-    for (Py_ssize_t start = 0; start < N; start += BLOCK)
-        for (Py_ssize_t s = 0; s < S; s++) {
-            const int n = (int)(N - start < BLOCK ? N - start : BLOCK);
-            const float C = clip[s], *x_norm = norm + start, *y_first = target + start;
-            float top[BLOCK], sum[BLOCK] = {0}, others[BLOCK] = {0}, square[BLOCK] = {0};
-            float weight[BLOCK], *first = z + s * K * N + start;
-
-            memcpy(top, first, n * sizeof *top);
-            for (Py_ssize_t k = 1; k < K; k++) {
-                const float *row = first + k * N;
-                for (int i = 0; i < n; i++)
-                    top[i] = top[i] < row[i] ? row[i] : top[i];
+    for (Py_ssize_t start = 0; start < N; start += NEAR)
+        for (Py_ssize_t h = 0; h < S; h++) {
+            const int n = (int)(N - start < NEAR ? N - start : NEAR);
+            const Near near = {z + h * K * N + start, target + start, N, stride, K, n};
+            Softmax s;
+            exponentials(&s, &near);
+            if (U) {
+                fill_labels(&s, &near);
+                transformed_squares(s.square, near.z, N, U + h * K * K, K, n);
             }
-            for (Py_ssize_t k = 0; k < K; k++) {
-                float *restrict row = first + k * N;
-                const float *restrict y = y_first + k * stride;
-                for (int i = 0; i < n; i++) {
-                    float x = row[i] - top[i], e = exponential(x);
-                    e = x < -40.0f ? 0.0f : e;
-                    float o = y[i] != 0.0f ? 0.0f : e;
-                    row[i] = o;
-                    sum[i] += e;
-                    others[i] += o;
-                }
-            }
-            for (Py_ssize_t k = 0; k < K; k++) {
-                float *restrict row = first + k * N;
-                const float *restrict y = y_first + k * stride;
-                for (int i = 0; i < n; i++) {
-                    float r = y[i] != 0.0f ? -others[i] : row[i];
-                    row[i] = r;
-                    square[i] += r * r;
-                }
-            }
-            if (U)
-                transformed_squares(square, first, N, U + s * K * K, K, n);
-            for (int i = 0; i < n; i++) {
-                float t = 1.0f / sum[i], g = sqrtf(square[i] * slack) * t * x_norm[i];
-                float w = t * (C / (g <= C ? C : g)); /* NaN if g is */
-                float most = others[i] > 0.0f ? w * others[i] : w; /* of what is left of r */
-                weight[i] = most >= FLT_MIN / FLT_EPSILON ? w : 0.0f;
-            }
-            for (int i = 0; i < n; i++) /* a loop of its own, or neither is vectorised */
-                lost |= weight[i] == 0.0f;
-            for (Py_ssize_t k = 0; k < K; k++) {
-                float *restrict row = first + k * N;
-                for (int i = 0; i < n; i++)
-                    row[i] = weight[i] > 0.0f ? row[i] * weight[i] : 0.0f;
-            }
+            lost |= weigh(&s, &near, norm + start, clip[h]);
         }
     return lost;
 }
@@ -189,12 +118,6 @@ static PyMethodDef methods[] = {
      "Args: float32 arrays: the logits, one-hot labels `(K, N)`, the norm of each example `(N,)`,\n"
      "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
      "was too large, and so is 0."},
-    {"clipped_sum", clipped_sum, METH_VARARGS,
-     "clipped_sum(total, theta, x, target, norm, clip, U, size, gemm)\n--\n\n"
-     "Write a client's sum of clipped gradients to `total`, `(S K, W)`, as wide as `theta`.\n\n"
-     "Args: as `clipped_sums` takes them, of one client, U or None; how many examples to take at a\n"
-     "time; and the address of a cblas_sgemm. Returns whether some gradient was too large: the sum\n"
-     "is then not to be used."},
     {"clipped_sums", clipped_sums, METH_VARARGS,
      "clipped_sums(out, theta, x, target, norm, clip, U=None)\n--\n\n"
      "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"
@@ -224,7 +147,8 @@ PyMODINIT_FUNC PyInit_fedsofim_kernel(void)
 {
     PyObject *made = PyModule_Create(&module);
     if (made && (PyType_Ready(&StreamType) ||
-                 PyModule_AddObjectRef(made, "Stream", (PyObject *)&StreamType)))
+                 PyModule_AddObjectRef(made, "Stream", (PyObject *)&StreamType) ||
+                 PyModule_AddIntConstant(made, "HAS_VECTORS", HAS_VECTORS)))
         Py_CLEAR(made);
     return made;
 }

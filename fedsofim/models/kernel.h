@@ -17,7 +17,9 @@
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
 #define VECTORS /* GCC and clang have them */
+#define HAS_VECTORS 1
 #else
+#define HAS_VECTORS 0
 #define INLINE static inline
 #endif
 
@@ -32,11 +34,20 @@ int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const fl
                       const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
-/* crowd.c, moments.c, streams.c and whole.c */
+/* The work of one client: rows of x and target are so many floats apart. */
+typedef struct {
+    const float *theta, *x, *target, *norm, *clip, *U;
+    Py_ssize_t x_stride, target_stride, S, K, W, N;
+} Work;
+
+/* client.c: write the sum, (S, K, W), to `total`, with `client_room` floats of memory. */
+Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W);
+void client_sum(float *total, float *memory, const Work *w);
+
+/* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
 PyObject *map_columns(PyObject *self, PyObject *args);    /* only with VECTORS */
 extern PyTypeObject StreamType;
-PyObject *clipped_sum(PyObject *self, PyObject *args);
 
 #endif

@@ -7,7 +7,7 @@ from fedsofim.models import head
 from fedsofim.models.coded import Rows
 from fedsofim.models.records import Factors
 
-N, F, K = 5_000, 9, 4
+N, F, K = 10_000, 9, 4
 KINDS = ["float32", "float16", "uint8"]
 
 
@@ -29,7 +29,7 @@ def pair(request):
     """Examples of the same records: arrays, and what becomes arrays in parts."""
     rng = np.random.default_rng(0)
     rows, x = stored(request.param, rng)
-    y, some = rng.integers(0, K, N), np.sort(rng.choice(N, 3_000, replace=False))
+    y, some = rng.integers(0, K, N), np.sort(rng.choice(N, 8_400, replace=False))
     return head.examples(x[some], y[some], K), head.examples(rows[some], y[some], K)
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from references import reference
 
-from fedsofim.core.threads import one_thread_a_product
 from fedsofim.models import head
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Factors
@@ -334,7 +333,7 @@ def crowd(rng, sizes, features, classes):
 @pytest.mark.parametrize("stack", [(), (3,)])
 @pytest.mark.parametrize(("features", "classes"), [(1, 1), (5, 3), (16, 9), (64, 10), (31, 14)])
 def test_sums_of_many_clients_are_those_of_each_in_double(rng, stack, features, classes, clip):
-    data = crowd(rng, [1, 5, 16, 17, 127, 128, 129, 700, 3], features, classes)
+    data = crowd(rng, [1, 5, 16, 17, 31, 32, 33, 129, 700, 3], features, classes)
     thetas = rng.normal(size=(len(data), *stack, classes, features + 1)).astype(np.float32)
     together = gradient_sums(thetas, data, clip)
     for total, theta, D in zip(together, thetas, data, strict=True):
@@ -346,7 +345,7 @@ def test_sums_of_many_clients_are_those_of_each_in_double(rng, stack, features, 
 
 @pytest.mark.parametrize("transformed", [False, True])
 def test_a_clients_sum_has_the_same_bits_in_every_company(rng, transformed):
-    data = crowd(rng, [5, 40, 128, 300, 1, 77], 12, 4)
+    data = crowd(rng, [5, 40, 32, 300, 1, 77], 12, 4)
     if transformed:
         factors = Factors(*(rng.normal(size=(n, n)).astype(np.float32) for n in (4, 13)))
         data = [D.with_transform(factors) for D in data]
@@ -407,21 +406,61 @@ def test_clients_that_the_kernel_has_looked_up_have_the_same_sums(rng):
         sums(again, thetas, rng, None, None, one)
 
 
-@pytest.mark.parametrize(
-    ("n", "features", "classes", "stack"), [(2500, 64, 10, 1), (1281, 7, 3, 1), (700, 64, 2, 5)]
-)
-@pytest.mark.parametrize("transform", [False, True])
-def test_one_call_of_the_kernel_has_the_bits_of_the_loop(
-    rng, monkeypatch, n, features, classes, stack, transform
-):
+# Around steps, blocks and chunks of client.c, with tiles of one height and of two.
+MANY = [(33, 64, 10), (160, 7, 3), (545, 300, 11), (512, 65, 1), (4128, 9, 23), (4129, 16, 10)]
+
+
+def many(rng, n, features, classes, transform):
+    """Examples in single precision, the same in double, and parameters."""
     x = rng.standard_normal((n, features), dtype=np.float32)
-    data = head.examples(x, rng.integers(0, classes, n), classes)
+    y, sides = rng.integers(0, classes, n), (classes, features + 1)
+    factors = Factors(*(rng.standard_normal((k, k), dtype=np.float32) / 8 for k in sides))
+    data = [head.examples(x.astype(dtype), y, classes) for dtype in (np.float32, np.float64)]
     if transform:
-        sides = (rng.standard_normal((k, k), dtype=np.float32) for k in (classes, features + 1))
-        data = data.with_transform(Factors(*sides))
-    theta = rng.standard_normal((stack, classes, features + 1), dtype=np.float32) / 8
-    with one_thread_a_product():
-        found = head.clipped_gradient_sum(theta, data, 1.0)
-        monkeypatch.setattr(head, "sgemm", lambda: 0)
-        loop = head.clipped_gradient_sum(theta, data, 1.0)
-    assert found.tobytes() == loop.tobytes()
+        double = Factors(*(side.astype(np.float64) for side in factors))
+        data = [D.with_transform(f) for D, f in zip(data, (factors, double), strict=True)]
+    return *data, rng.standard_normal((3, *sides), dtype=np.float32) / 8
+
+
+@pytest.mark.parametrize(("n", "features", "classes"), MANY)
+@pytest.mark.parametrize("transform", [False, True])
+def test_the_sum_of_many_examples_is_that_of_float64(rng, n, features, classes, transform):
+    data, same, theta = many(rng, n, features, classes, transform)
+    found = head.clipped_gradient_sum(theta, data, 1.0)
+    expected = head.clipped_gradient_sum(theta.astype(np.float64), same, 1.0)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(("n", "features", "classes"), MANY)
+def test_a_head_of_many_examples_has_the_bits_in_a_stack_that_it_has_alone(
+    rng, n, features, classes
+):
+    pytest.importorskip("fedsofim_kernel")
+    data, _, theta = many(rng, n, features, classes, transform=False)
+    together = head.clipped_gradient_sum(theta, data, 1.0)
+    for one, alone in zip(together, theta, strict=True):
+        assert one.tobytes() == head.clipped_gradient_sum(alone, data, 1.0).tobytes()
+
+
+def test_neither_where_examples_lie_nor_how_far_apart_shows_in_a_sum(rng):
+    data, _, theta = many(rng, 700, 64, 10, transform=False)
+    larger, _, _ = many(rng, 900, 64, 10, transform=False)
+    for place in (0, 1, 37):
+        for a, b in zip(larger[:3], data[:3], strict=True):
+            a[..., place : place + 700] = b
+        part = larger.part(slice(place, place + 700))
+        found = head.clipped_gradient_sum(theta, part, 1.0)
+        assert found.tobytes() == head.clipped_gradient_sum(theta, data, 1.0).tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("where", [0, 300, 511, 640, 698])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_one_of_many_that_is_not_finite_contributes_zero_wherever_it_is(rng, way, where, bad):
+    x = rng.standard_normal((700, 5), dtype=np.float32)
+    y, theta = rng.integers(0, 3, 700), rng.standard_normal((3, 6), dtype=np.float32)
+    rest = np.arange(700) != where
+    expected = head.clipped_gradient_sum(theta, head.examples(x[rest], y[rest], 3), 1.0)
+    x[where, 2] = bad
+    found = head.clipped_gradient_sum(theta, head.examples(x, y, 3), 1.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,170 @@
+/* The clipped gradient sum of one head over some examples of a client, for one kind of CPU: client.c
+   includes this once a kind, with
+
+       NAME(f)   the name of a function for it,
+       LANES     how many numbers it works on at once,
+       SIDE      a tile of ROWS sums by so many vectors stays in its registers.
+
+   Features are read from memory once, for both products, and not copied, as BLAS would. */
+
+#if LANES == 1
+typedef float NAME(lanes);
+#else
+typedef float NAME(lanes) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#endif
+
+/* c = a b for a tile's rows and PANEL rows of b from `first` on; c is what came before, else 0. */
+INLINE void NAME(forward)(const Product *p, float *c, const float *a, Py_ssize_t first,
+                          const int rows)
+{
+    const Py_ssize_t last = p->b_rows - first < PANEL ? p->b_rows : first + PANEL;
+    for (Py_ssize_t start = 0; start < p->n; start += SIDE * LANES) {
+        NAME(lanes) sums[ROWS][SIDE], *at[ROWS];
+        const float *b = p->b + first * p->b_stride + start;
+        for (int j = 0; j < rows; j++) {
+            at[j] = (NAME(lanes) *)(c + j * p->c_stride + start);
+            for (int i = 0; i < SIDE; i++)
+                sums[j][i] = first ? at[j][i] : (NAME(lanes)){0};
+        }
+        for (Py_ssize_t f = first; f < last; f++, b += p->b_stride) {
+            const NAME(lanes) *row = (const NAME(lanes) *)b;
+            PREFETCH(b + AHEAD);
+            PREFETCH(b + AHEAD + (SIDE - 1) * LANES);
+            for (int j = 0; j < rows; j++)
+                for (int i = 0; i < SIDE; i++)
+                    sums[j][i] += a[j * p->a_stride + f] * row[i];
+        }
+        for (int j = 0; j < rows; j++)
+            for (int i = 0; i < SIDE; i++)
+                at[j][i] = sums[j][i];
+    }
+}
+
+/* c += a b' for so many rows of a and, from f on, of b, lane by lane. */
+INLINE void NAME(tile)(const Product *p, NAME(lanes) *c, const float *a, Py_ssize_t f,
+                       const int rows, const int b_rows)
+{
+    NAME(lanes) s[SIDE][ROWS];
+    const float *b = p->b + f * p->b_stride;
+    c += f * rows;
+    for (int i = 0; i < b_rows; i++)
+        for (int j = 0; j < rows; j++)
+            s[i][j] = c[i * rows + j];
+    for (Py_ssize_t n = 0; n < p->n; n += LANES)
+        for (int j = 0; j < rows; j++)
+            for (int i = 0; i < b_rows; i++)
+                s[i][j] += *(const NAME(lanes) *)(a + j * p->a_stride + n) *
+                           *(const NAME(lanes) *)(b + i * p->b_stride + n);
+    for (int i = 0; i < b_rows; i++)
+        for (int j = 0; j < rows; j++)
+            c[i * rows + j] = s[i][j];
+}
+
+/* Either product for a tile's rows, from row k on. */
+INLINE void NAME(some_rows)(const Product *p, int back, Py_ssize_t k, const int rows)
+{
+    const float *a = p->a + k * p->a_stride;
+    NAME(lanes) *sums = (NAME(lanes) *)p->c + k * p->b_rows;
+    Py_ssize_t f = 0;
+    if (!back)
+        for (; f < p->b_rows; f += PANEL)
+            NAME(forward)(p, p->c + k * p->c_stride, a, f, rows);
+    for (; f + SIDE <= p->b_rows; f += SIDE)
+        NAME(tile)(p, sums, a, f, rows, SIDE);
+    for (; f < p->b_rows; f++)
+        NAME(tile)(p, sums, a, f, rows, 1);
+}
+
+/* Either product for all rows of a, in tiles as even as can be. */
+static void NAME(product)(const Product *p, int back)
+{
+    for (Py_ssize_t k = 0, high; k < p->a_rows; k += high)
+        switch (high = tile_height(p->a_rows, k)) {
+        case 1: NAME(some_rows)(p, back, k, 1); break;
+        case 2: NAME(some_rows)(p, back, k, 2); break;
+        case 3: NAME(some_rows)(p, back, k, 3); break;
+        case 4: NAME(some_rows)(p, back, k, 4); break;
+        case 5: NAME(some_rows)(p, back, k, 5); break;
+        case 6: NAME(some_rows)(p, back, k, 6); break;
+        case 7: NAME(some_rows)(p, back, k, 7); break;
+        case 8: NAME(some_rows)(p, back, k, 8); break;
+        case 9: NAME(some_rows)(p, back, k, 9); break;
+        case 10: NAME(some_rows)(p, back, k, 10); break;
+        }
+}
+
+/* Write the residuals of a block's clipped gradients to room->z; whether some was too large, so 0. */
+static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
+{
+    const Py_ssize_t K = w->K, W = w->W;
+    int lost = 0;
+    NAME(product)(&(Product){w->theta + head * K * W, b->x, room->z, K, W, b->n, W, b->x_stride, BLOCK}, 0);
+    for (Py_ssize_t i = 0; i < b->n; i += NEAR) {
+        const int n = (int)(b->n - i < NEAR ? b->n - i : NEAR);
+        const Near near = {room->z + i, b->target + i, BLOCK, b->target_stride, K, n};
+        Softmax s;
+        exponentials(&s, &near);
+        if (w->U) {
+            const float *U = w->U + head * K * K;
+            fill_labels(&s, &near);
+            NAME(product)(&(Product){U, near.z, room->u, K, K, n, K, BLOCK, BLOCK}, 0);
+            squares(&s, room->u, BLOCK, K, n);
+        }
+        lost |= weigh(&s, &near, b->norm + i, w->clip[head]);
+    }
+    return lost;
+}
+
+/* Add what a block of examples comes to, to the lanes of sums. */
+static void NAME(add_block)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
+{
+    Product back = {room->z, b->x, room->sums, w->K, w->W, b->n, BLOCK, b->x_stride, 0};
+    if (!NAME(residuals)(room, w, head, b)) {
+        NAME(product)(&back, 1);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < b->n; i += STEP) { /* 0 times infinity is not 0 */
+        copy_finite(room->x, b->x + i, b->x_stride, w->W);
+        back = (Product){room->z + i, room->x, room->sums, w->K, w->W, STEP, BLOCK, STEP, 0};
+        NAME(product)(&back, 1);
+    }
+}
+
+/* Add the sums of a chunk, whose lanes are added up, to total, (K, W). */
+static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ssize_t head,
+                            Py_ssize_t start, Py_ssize_t end)
+{
+    const float *sums = room->sums;
+    memset(room->sums, 0, w->K * w->W * LANES * sizeof(float));
+    while (start < end) {
+        const Block b = block(room, w, start, end);
+        NAME(add_block)(room, w, head, &b);
+        start += b.n;
+    }
+    for (Py_ssize_t k = 0, high; k < w->K; k += high) {
+        high = tile_height(w->K, k);
+        for (Py_ssize_t f = 0; f < w->W; f++)
+            for (Py_ssize_t j = 0; j < high; j++, sums += LANES)
+                total[(k + j) * w->W + f] += added_up(sums, LANES);
+    }
+}
+
+/* Write the sums of few examples, one block, to total, (S, K, W). Their features are transposed, so
+   that no lanes are to be added up, which would take longer than the product. */
+static void NAME(add_small)(float *total, const Room *room, const Work *w)
+{
+    const Py_ssize_t step = SIDE * LANES, n = rounded(w->N, step), width = rounded(w->W, step);
+    const Block b = {room->x, room->target, room->norm, n, n, n};
+    int clean = 0;
+    fill_both(room->x, n, room->x_t, width, w);
+    fill_up(room->target, n, w->target, w->target_stride, w->K, w->N);
+    fill_up(room->norm, n, w->norm, 0, 1, w->N);
+    for (Py_ssize_t head = 0; head < w->S; head++, total += w->K * w->W) {
+        if (NAME(residuals)(room, w, head, &b) && !clean++) /* 0 times infinity is not 0 */
+            for (Py_ssize_t i = 0; i < w->N * width; i++)
+                room->x_t[i] = isfinite(room->x_t[i]) ? room->x_t[i] : 0.0f;
+        NAME(product)(&(Product){room->z, room->x_t, room->sums, w->K, w->N, width, BLOCK, width, width}, 0);
+        for (Py_ssize_t k = 0; k < w->K; k++)
+            memcpy(total + k * w->W, room->sums + k * width, w->W * sizeof *total);
+    }
+}
