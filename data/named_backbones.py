@@ -5,7 +5,8 @@ backbone=timm:vit_small_patch14_dinov2.lvd142m backbone.weights=dinov2.pt
 backbone=mypackage.nets:make backbone.weights=mine.pt
 """
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,17 @@ def named_backbone(name: str, weights: Path | None) -> Named:
 def _torchvision(name: str, model: str) -> tuple[nn.Module, Preprocessing]:
     models = torchvision("models")
     known = models.list_models(module=models)
-    if model not in known:
-        from fedsofim.core.errors import options
-
-        near = options(known, model).rpartition(";")[2].strip()
-        raise ConfigError(f"backbone={name}: torchvision has no such classifier; {near}")
+    told = f"backbone={name}: torchvision has no such classifier"
+    require(model in known, told + _nearest(known, model))
     extra = {"init_weights": True} if model in ("googlenet", "inception_v3") else {}
     module = models.get_model(model, weights=None, **extra)
     return _beheaded(module, name), IMAGENET
+
+
+def _nearest(known: Sequence[str], model: str) -> str:
+    """Of hundreds of names the one that was probably meant, if one is near."""
+    near = difflib.get_close_matches(model, known, n=1, cutoff=0.66)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _beheaded(module: nn.Module, name: str) -> nn.Module:
@@ -104,6 +108,9 @@ def _beheaded(module: nn.Module, name: str) -> nn.Module:
 def _timm(name: str, model: str) -> tuple[nn.Module, Preprocessing]:
     torchvision()  # which timm imports, beside whatever torch there is
     timm = optional("timm", f"backbone={name} needs", "backbones")
+    plain = model.partition(".")[0]  # what follows names weights
+    told = f"backbone={name}: timm has no such model"
+    require(timm.is_model(plain), told + _nearest(timm.list_models(), plain))
     try:
         module = timm.create_model(model, pretrained=False, num_classes=0)
     except RuntimeError as error:

@@ -52,6 +52,10 @@ def main(arguments: Sequence[str]) -> None:
     from fedsofim.studies.reproduce import Study
     from fedsofim.studies.results import Results
 
+    if what == "all" or what.startswith(("figure", "frontier")):
+        from fedsofim.reports.figures import need_pictures
+
+        need_pictures()  # before minutes of training
     extra = [f"settings={chosen.settings}"]
     try:
         results = Results(out / "unfinished.jsonl")  # until all are made, the finished runs

@@ -29,7 +29,11 @@ def main(arguments: Sequence[str]) -> None:
     from fedsofim.core.errors import require
 
     found = sorted(file.parent for file in path.rglob("config.yaml") if file.is_file())
-    require(bool(found), f"{path}: holds no run; train one with 'fedsofim run'")
+    swept = any(path.rglob("sweep.json"))
+    hint = (
+        f"'fedsofim report {path}' shows its sweeps" if swept else "train one with 'fedsofim run'"
+    )
+    require(bool(found), f"{path}: holds no run; {hint}")
     for place in found:
         history = load(place)
         unfinished = "" if history.finished else " (not finished)"

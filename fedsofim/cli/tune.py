@@ -53,9 +53,12 @@ def main(arguments: Sequence[str]) -> None:
         shown = ", ".join(f"{k} {v:g}" for k, v in choice.settings.items())
         accuracy = f"{100 * choice.accuracy:.2f} % of the held-out records"
         console().print(f"epsilon {epsilon:g}: {shown} ({accuracy}; {choice.tried} tried)")
-    if only is None and all(word.startswith(("dataset", "backbone")) for word in overrides):
-        written = write_settings(overrides, strategy, choices)
-        console().print(f"Written to {written}; use them with settings=tuned", soft_wrap=True)
+    special = [word for word in overrides if not word.startswith(("dataset", "backbone"))]
+    special += [] if only is None else [f"privacy.epsilon={only}"]
+    kept = f"With {', '.join(special)} they are not kept for settings=tuned; give them by name"
+    if not special:
+        kept = f"Written to {write_settings(overrides, strategy, choices)}; use settings=tuned"
+    console().print(kept, soft_wrap=True)
     tried = sum(choice.tried for choice in choices.values())
     console().print(
         f"{tried} configurations in {time.perf_counter() - began:.1f} s. They were compared on "

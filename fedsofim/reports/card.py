@@ -175,7 +175,7 @@ def _method(config: Config, summary: Row) -> dict[str, object]:
         "strategy": f"{config.strategy_name}: {told}" if told else config.strategy_name,
         "model": config.model.name,
         "rounds": summary["rounds"],
-        "participation": f"{summary['participation']:g} of the clients a round",
+        "participation": f"{100 * summary['participation']:g} % of the clients in a round",
         "aggregation": summary["aggregation"],
         "clip": "none" if summary["clip"] is None else f"{summary['clip']:g}",
     }

@@ -101,6 +101,11 @@ def _save(figure: "Figure", title: str, stem: Path, room: float = 0.0) -> None:
     _pyplot().close(figure)
 
 
+def need_pictures() -> None:
+    """An error that says what to install, where pictures cannot be drawn."""
+    _pyplot()
+
+
 def _pyplot() -> ModuleType:
     try:
         import matplotlib

@@ -13,7 +13,9 @@ def test_show_tells_a_run_and_a_folder_of_runs(inside, tmp_path, small):
     assert [line.partition(":")[0] for line in lines] == ["auto", "mine"]
     assert all("6 rounds, accuracy 0." in line for line in lines)
     (tmp_path / "empty").mkdir()
-    assert_refused(inside("show", "empty"), "empty: holds no run")
+    assert_refused(inside("show", "empty"), "empty: holds no run; train one")
+    (tmp_path / "empty" / "sweep.json").write_text("{}")
+    assert_refused(inside("show", "empty"), "'fedsofim report empty' shows its sweeps")
     assert_refused(inside("show", "nowhere"), "nowhere: not a run directory")
 
 

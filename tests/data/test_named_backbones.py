@@ -169,3 +169,9 @@ def test_a_device_that_is_not_there_is_told():
     with pytest.raises(ConfigError, match=r"features\.device=cuda: this machine"):
         arithmetic.device_of("cuda")
     assert arithmetic.device_of("cpu") == arithmetic.device_of("auto") == "cpu"
+
+
+def test_a_model_that_timm_does_not_have_is_told_with_the_near_one():
+    pytest.importorskip("timm")
+    with pytest.raises(ConfigError, match="timm has no such model; did you mean resnet1"):
+        named_backbone("timm:resnet19", None)

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from scipy.stats import chi2 as chi2_distribution
 
+from fedsofim.cli.tune import main as cli_tune
 from fedsofim.config.compose import CONF, compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
@@ -133,3 +134,12 @@ def test_tuned_settings_are_shipped_and_used_when_asked_for(dataset, strategy):
 def test_tuned_settings_that_do_not_exist_are_not_made_up():
     with pytest.raises(ConfigError, match="dataset=cifar10 backbone=resnet20 strategy=pfedsop"):
         compose(["strategy=pfedsop", "settings=tuned"])
+
+
+@pytest.mark.parametrize("given", ["privacy.epsilon=5", "partition.clients=3"])
+def test_tune_says_what_it_does_not_keep(small, tmp_path, monkeypatch, capsys, given):
+    monkeypatch.chdir(tmp_path)
+    choice = tune.Choice(settings={"lr": 0.2}, accuracy=0.7, tried=3)
+    monkeypatch.setattr(tune, "tune", lambda *_, **__: {5.0: choice})
+    cli_tune(["strategy=fedgd", *small[:2], given])
+    assert f"With {given} they are not kept for settings=tuned" in capsys.readouterr().out
