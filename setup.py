@@ -11,7 +11,8 @@ setup(
                 for name in ("kernel", "client", "crowd", "moments", "normals", "streams")
             ],
             depends=[
-                f"fedsofim/models/{name}.h" for name in ("kernel", "softmax", "streams", "tiles")
+                f"fedsofim/models/{name}.h"
+                for name in ("kernel", "panels", "softmax", "streams", "tiles")
             ],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same

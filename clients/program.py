@@ -17,7 +17,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models.coded import BLOCK
 from fedsofim.models.crowd import Many, gradient_sums
-from fedsofim.models.head import Examples, examples_of
+from fedsofim.models.head import Examples, all_through, examples_of
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import NoiseSource, Seeded, add_gaussian
@@ -196,7 +196,8 @@ def transformed(
     """
     P = received.get("P")
     if P is not None or any(isinstance(c.data, Examples) and c.data.raw for c in clients):
-        clients = [c._replace(data=examples_of(c.data).through(P, exact)) for c in clients]
+        data = all_through([examples_of(c.data) for c in clients], P, exact)
+        clients = [c._replace(data=D) for c, D in zip(clients, data, strict=True)]
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
@@ -252,13 +253,28 @@ def release_stage(
         noise: the noise stream of each client in this stage.
     """
     z = plan.stage_multiplier(t, stage.unit_sensitivity(plan.adjacency))
-    releases = []
     for i, D in clients:
         require(D.size > 0, f"client {i} holds no records, and so has no mean to release")
+    if isinstance(noise, Seeded):
+        return _release_stages(stage, clients, received, z, noise)
+    releases = []
+    for i, D in clients:
         source = noise(i, 0)
         sums = [add_gaussian(S, z, source) for S in stage_totals(stage, D, received, source.exact)]
         releases.append((np.concatenate(sums) / D.size).astype(examples_of(D).x.dtype))
     return np.stack(releases)
+
+
+def _release_stages(
+    stage: Stage, clients: Sequence[Client], received: Mapping[str, Array], z: float, noise: Seeded
+) -> Array:
+    """The same of a simulation, with the noise of all clients drawn at once; same bits."""
+    totals = [stage_totals(stage, D, received, exact=False) for _, D in clients]
+    noisy = np.stack([np.concatenate([S.value for S in sums]) for sums in totals])[:, None]
+    stds = [np.full(S.value.size, S.bound * z, noisy.dtype) for S in totals[0]]
+    noisy += noise.gaussians(noisy, np.concatenate(stds), 1.0, [i for i, _ in clients], 0)
+    noisy /= np.array([D.size for _, D in clients], noisy.dtype)[:, None, None]
+    return np.asarray(noisy[:, 0])
 
 
 def noisy_gradients(

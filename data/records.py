@@ -151,6 +151,8 @@ def split_of(
     require(real, f"{split}_x holds {x.dtype}, not real numbers")
     require(np.issubdtype(y.dtype, np.integer), f"{split}_y holds {y.dtype}, not whole numbers")
     require(int(y.min()) >= 0, f"{split}_y has the negative label {y.min()}")
+    most = np.iinfo(np.intp).max  # an unsigned number beyond it would turn negative below
+    require(int(y.max()) <= most, f"{split}_y has the label {y.max()}, which is no class")
     code: tuple[Array, ...] = ()
     if "scale" in arrays:  # quantised: value = lo + scale * q, by column
         for name in ("scale", "lo"):

@@ -1,10 +1,12 @@
-"""How many records, features and classes there are: public numbers, found without extraction.
+"""How many records, features, classes and clients there are: public numbers, without extraction.
 
 Nothing here downloads, reads pixels or passes images through a backbone.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.data import npz
 from fedsofim.data.classes import NAMES, names_in
 from fedsofim.data.datasets import DatasetConfig
+from fedsofim.data.flower_partition import client_count as flower_count
+from fedsofim.data.flower_partition import is_flower
 from fedsofim.data.hugging_face import HuggingFace
 from fedsofim.data.images import folder_files, image_array
 from fedsofim.data.own import Data
@@ -57,6 +61,16 @@ def count(dataset: DatasetConfig | Data, backbone: BackboneConfig) -> tuple[int,
     require(dataset.name in KNOWN, f"dataset={dataset.name}: how much data there is, is not known")
     records, classes = KNOWN[dataset.name]
     return records, width, agreed or classes
+
+
+def client_count(partition: Mapping[str, Any], dataset: DatasetConfig | Data) -> int | None:
+    """How many clients the data or a partitioner's own arguments name, if `clients` does not."""
+    kind = partition.get("kind")
+    if partition.get("clients") is None and kind == "natural":
+        return dataset.client_count()
+    if partition.get("clients") is None and is_flower(kind):
+        return flower_count(str(kind), partition.get("args") or {}, dataset.client_count)
+    return None
 
 
 def _width(backbone: BackboneConfig) -> int:

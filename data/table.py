@@ -46,6 +46,7 @@ class Table(Data):
     def __post_init__(self) -> None:
         require(0 <= self.share < 1, f"share={self.share}: must be at least 0 and below 1")
         require(not (self.test and self.split), "test, split: give one of them")
+        require(Path(self.path).name != "???", "path: name a table, .csv or .parquet")
 
     @property
     def name(self) -> str:
@@ -53,6 +54,7 @@ class Table(Data):
 
     def declared(self) -> Schema:
         """The schema."""
+        require(Path(self.path).is_file(), f"dataset.path={self.path}: there is no such file")
         return read_schema(schema_file(Path(self.path), self.schema), self.target)
 
     def arrays(self) -> Mapping[str, Array]:

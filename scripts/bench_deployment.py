@@ -1,6 +1,7 @@
 """A deployed round beside a bare Flower deployment: the same SuperLink, the same SuperNodes.
 
     python scripts/bench_deployment.py [--clients 4] [--rounds 10] [--strategy sofim] [--checkout]
+    python scripts/bench_deployment.py --clients 40 --rounds 3 --only-ours --at-once 6
 
 Starts a SuperLink with TLS and a SuperNode for each client on this machine, and has them do two
 apps in turn: one whose clients send back what came, and DP-FedSOFIM on the embedded features, whose
@@ -110,6 +111,7 @@ def main() -> None:
     made.add_argument("--strategy", default="sofim")
     made.add_argument("--checkout", action="store_true", help="not the thin app")
     made.add_argument("--only-ours", action="store_true", help="without the bare app")
+    made.add_argument("--at-once", type=int, help="clients that are asked at the same time")
     chosen = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         print(json.dumps(measure(Path(folder), chosen), indent=1))
@@ -118,6 +120,8 @@ def main() -> None:
 def measure(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     """Seconds a round of each, in one deployment."""
     clients, rounds = chosen.clients, chosen.rounds
+    # Many SuperNodes on one machine: looking for tasks five times a second each would fill it.
+    os.environ.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", str(max(0.2, clients / 20)))
     overrides = [f"partition.clients={clients}", f"strategy={chosen.strategy}"]
     files, classes = deal_out(folder, overrides)
     seen: dict[str, Any] = {"clients": clients, "rounds": rounds, "cores": os.cpu_count()}
@@ -129,10 +133,12 @@ def measure(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
         seen["seconds to start the clients"] = round(time.monotonic() - began, 1)
         if not chosen.only_ours:
             seen["bare, as shipped"] = bare(federation, clients, rounds, often=False)
-            seen["bare, looking often"] = bare(federation, clients, rounds, often=True)
-        with peak_memory(federation) as memory:
-            seen["ours"] = ours(federation, [*overrides, f"rounds={rounds}"], chosen.checkout)
-        seen["megabytes"] = memory
+            with processor_time(federation, rounds) as seen["CPU a round, bare"]:
+                seen["bare, looking often"] = bare(federation, clients, rounds, often=True)
+        given = [*overrides, f"rounds={rounds}", f"engine.at_once={chosen.at_once or 'null'}"]
+        with peak_memory(federation) as memory, processor_time(federation, rounds) as used:
+            seen["ours"] = ours(federation, given, chosen.checkout)
+        seen["CPU a round, ours"], seen["megabytes"] = used, memory
     if not chosen.only_ours:
         seen["ours / as shipped"] = round(seen["ours"] / seen["bare, as shipped"], 2)
         seen["ours / looking often"] = round(seen["ours"] / seen["bare, looking often"], 2)
@@ -198,6 +204,33 @@ def peak_memory(federation: Federation) -> Iterator[dict[str, int]]:
     finally:
         over.set()
         watcher.join()
+
+
+@contextmanager
+def processor_time(federation: Federation, rounds: int) -> Iterator[dict[str, float]]:
+    """Seconds of CPU of either side, start and end of the run shared out among its rounds."""
+    assert federation.server is not None
+    sides = {
+        "server": [federation.server.pid],
+        "clients": [n.pid for n in federation.nodes.values()],
+    }
+    began = {side: sum(map(spent, leaders)) for side, leaders in sides.items()}
+    used: dict[str, float] = {}
+    yield used
+    for side, leaders in sides.items():
+        used[side] = round((sum(map(spent, leaders)) - began[side]) / rounds, 2)
+
+
+def spent(leader: int) -> float:
+    """Seconds of CPU of a group of processes, those that have ended among them."""
+    ticks = 0
+    for pid in group(leader):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def group(leader: int) -> list[int]:

@@ -1,10 +1,12 @@
 """Things that happen to a deployment, each at a random round, and what must be so afterwards.
 
     python scripts/chaos_deployment.py                            20 trials with 8 clients
+    python scripts/chaos_deployment.py --trials 3 --faults 7 --rounds 12       21 things in three
     python scripts/chaos_deployment.py --clients 4 --trials 1 --kinds supernode,network
 
 Each trial is a deployment of its own: a SuperLink with TLS and clients that are started as their
-owners would start them, by `fedsofim deploy client`. At a random round one of these things happens:
+owners would start them, by `fedsofim deploy client`. At random rounds things happen, one in a
+trial or `--faults` of them:
 
     supernode    kill -9 of a client's SuperNode; its supervisor starts it again
     supervisor   kill -9 of `fedsofim deploy client`; all that it started must end; started again
@@ -24,77 +26,29 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
+from cut import Proxy
 
 from fedsofim.deploy.reach import require_free
-from fedsofim.deploy.rehearsal import Federation, free_port, project_root
+from fedsofim.deploy.rehearsal import Federation, free_port
+from fedsofim.deploy.thin_app import write_app
 from fedsofim.privacy.ledger import opened
 from fedsofim.runs.directory import RunDir
 
 KINDS = ("supernode", "supervisor", "superlink", "serverapp", "command", "stopped", "network")
-PATIENCE = 900.0  # seconds that anything may take
+PATIENCE = 300.0  # seconds that anything may take
 TIMEOUT = 20  # seconds that a round waits for replies
+Seen = dict[str, object]
 KILLS = {"supernode", "supervisor", "superlink", "serverapp"}  # may lose a release that was made
-
-
-class Proxy:
-    """Hands bytes on between a client and the server, until it is cut."""
-
-    def __init__(self, target: int) -> None:
-        self.target, self.cut = target, False
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self.door.getsockname()[1])
-        self.open: list[socket.socket] = []
-        Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            near, _ = self.door.accept()
-            if self.cut:
-                near.close()
-                continue
-            try:
-                far = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                near.close()
-                continue
-            self.open += [near, far]
-            for pair in ((near, far), (far, near)):
-                Thread(target=_pump, args=pair, daemon=True).start()
-
-    def cut_for(self, seconds: float) -> None:
-        """Close all connections, and take no new ones for a while."""
-        self.cut = True
-        for end in self.open:
-            _close(end)
-        self.open = []
-        time.sleep(seconds)
-        self.cut = False
-
-
-def _pump(near: socket.socket, far: socket.socket) -> None:
-    with suppress(OSError):
-        while data := near.recv(65536):
-            far.sendall(data)
-    _close(near)
-    _close(far)
-
-
-def _close(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
 
 
 class Deployment(Federation):
@@ -103,9 +57,9 @@ class Deployment(Federation):
     def __init__(self, folder: Path, clients: int) -> None:
         super().__init__(folder)
         self.clients, self.ports = clients, [free_port() for _ in range(clients)]
-        self.run, self.app = folder / "run", project_root(folder / "app")
+        self.run, self.app = folder / "run", write_app(folder / "app")
 
-    def begin(self, rounds: int) -> None:
+    def begin(self, rounds: int, least: int) -> None:
         """Start the server, all clients and a run."""
         self.serve()
         self.proxy = Proxy(self.port)
@@ -119,8 +73,11 @@ class Deployment(Federation):
             self.join(i)
         words = ["settings=published", "dataset=owners", "dataset.classes=3"]
         words += [f"partition.clients={self.clients}", f"rounds={rounds}", f"output.dir={self.run}"]
-        words += [f"engine.min_clients={self.clients - 1}", f"engine.timeout={TIMEOUT}"]
+        words += [f"engine.min_clients={least}", f"engine.timeout={TIMEOUT}"]
         self.command = self.start(self.run_command(self.app, words), "run")
+
+    def __enter__(self) -> "Deployment":
+        return self
 
     def join(self, i: int) -> None:
         """Start a client as its owner does."""
@@ -216,7 +173,7 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
         time.sleep(0.5)
 
 
-def check(it: Deployment, kind: str, rounds: int) -> dict[str, float]:
+def check(it: Deployment, killed: bool, rounds: int) -> Seen:
     """What must be so when the run has come to its end."""
     rows = RunDir.open(it.run).metrics()
     assert [row["round"] for row in rows] == list(range(1, rounds + 1))
@@ -229,7 +186,7 @@ def check(it: Deployment, kind: str, rounds: int) -> dict[str, float]:
             missing = any(said.startswith(f"client {i}:") for said in row.get("dropped", []))
             assert charged[t] or missing, f"client {i} was not charged for round {t + 1}"
             again += max(0, charged[t] - 1)
-        assert kind in KILLS or max(charged.values(), default=0) <= 1, f"client {i}: {charged}"
+        assert killed or max(charged.values(), default=0) <= 1, f"client {i}: {charged}"
         most = max(most, ledger.epsilon())
     assert epsilon >= most * (1 - 1e-9), f"the metrics say {epsilon}, a ledger {most}"
     dropped = sum(len(row.get("dropped", [])) for row in rows)
@@ -248,45 +205,52 @@ def stop(it: Deployment) -> None:
         require_free("127.0.0.1", port)
 
 
-def trial(kind: str, clients: int, rounds: int, seed: int) -> dict[str, object]:
-    """One deployment, to which one thing happens."""
+def trial(folder: Path, kinds: list[str], clients: int, rounds: int, seed: int) -> Seen:
+    """One deployment, to which these things happen, each at a random round."""
     rng, began = random.Random(seed), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        os.environ["FEDSOFIM_STATE"] = str(Path(folder) / "state")
-        with Deployment(Path(folder), clients) as it:
-            it.begin(rounds)
+    os.environ["FEDSOFIM_STATE"] = str(folder / "state")
+    moments = sorted(rng.sample(range(1, rounds - 1), len(kinds)))
+    with Deployment(folder, clients) as it:
+        it.begin(rounds, max(2, clients - len(kinds)))
+        for kind, at in zip(kinds, moments, strict=True):
             # Only the last client is behind the proxy.
             victim = clients - 1 if kind == "network" else rng.randrange(clients)
-            at = rng.randrange(1, rounds - 1)
-            until(lambda: it.rounds() >= at)
+            until(lambda at=at: it.rounds() >= at)  # type: ignore[misc]
             time.sleep(rng.uniform(0, 5))
             strike(it, kind, victim)
-            try:
-                until((it.run / "summary.json").exists)
-            except AssertionError:
-                print((it.folder / "run.log").read_text()[-3000:], file=sys.stderr)
-                raise
-            if kind != "command":
-                assert it.command.wait(120) == 0
-            seen = check(it, kind, rounds)
-            stop(it)
-    return {"kind": kind, "round": at, **seen, "seconds": round(time.monotonic() - began)}
+        until((it.run / "summary.json").exists)
+        if kinds[-1] != "command":
+            assert it.command.wait(120) in (0, -signal.SIGKILL)
+        seen = check(it, not KILLS.isdisjoint(kinds), rounds)
+        stop(it)
+    return {"rounds": moments, **seen, "seconds": round(time.monotonic() - began)}
 
 
 def main() -> None:
-    """Let things happen, and print what was seen, one line of JSON for each trial."""
+    """Let things happen, and print what was seen, one line of JSON for each trial.
+
+    What a trial that failed has written is kept.
+    """
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     made.add_argument("--trials", type=int, default=20)
     made.add_argument("--clients", type=int, default=8)
     made.add_argument("--rounds", type=int, default=6)
+    made.add_argument("--faults", type=int, default=1, help="things that happen in one trial")
     made.add_argument("--kinds", default=",".join(KINDS))
     made.add_argument("--seed", type=int, default=0)
     chosen = made.parse_args()
-    kinds = chosen.kinds.split(",")
+    kinds, failed = chosen.kinds.split(","), False
     for number in range(chosen.trials):
-        kind = kinds[number % len(kinds)]
-        seen = trial(kind, chosen.clients, chosen.rounds, chosen.seed + number)
-        print(json.dumps(seen), flush=True)
+        first, seed = number * chosen.faults, chosen.seed + number
+        drawn = [kinds[(first + k) % len(kinds)] for k in range(chosen.faults)]
+        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+        try:
+            seen = trial(folder, drawn, chosen.clients, chosen.rounds, seed)
+            shutil.rmtree(folder)
+        except Exception as error:
+            failed, seen = True, {"failed": f"{type(error).__name__}: {error}", "see": str(folder)}
+        print(json.dumps({"kinds": drawn, "seed": seed, **seen}), flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,10 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _set(found: re.Match[str]) -> str:
-    display = "block" if found["tag"] == "div" else "inline"
-    return convert(unescape(found["tex"]).strip(), display=display)
+    block = found["tag"] == "div"
+    made = convert(unescape(found["tex"]).strip(), display="block" if block else "inline")
+    # What is wider than a phone is scrolled by itself, and not the page.
+    return f'<div class="formula">{made}</div>' if block else made
 
 
 class Doctests(griffe.Extension):

@@ -111,7 +111,7 @@ def triangle(S: BoundedSum) -> tuple[BoundedSum, BoundedSum]:
     proportion to the bounds, both together cost $D_{ii}^2/s^2 + D_{ij}^2/(s^2/2)$, summed over i
     and i < j, which is $|D|_F^2/s^2$: that of the whole matrix, as if nothing were sent twice.
     """
-    above = S.value[_above(len(S.value))]
+    above = S.value.take(_above(len(S.value)))
     return (
         BoundedSum(np.diagonal(S.value).copy(), S.bound, S.unit),
         BoundedSum(above, S.bound / math.sqrt(2), S.unit),
@@ -119,9 +119,9 @@ def triangle(S: BoundedSum) -> tuple[BoundedSum, BoundedSum]:
 
 
 @lru_cache(maxsize=4)
-def _above(width: int) -> tuple[Array, Array]:
-    """Where a matrix is above its diagonal; kept, since every client asks."""
-    return np.triu_indices(width, 1)
+def _above(width: int) -> Array:
+    """Where a flat matrix is above its diagonal; kept, since every client asks."""
+    return np.flatnonzero(np.triu(np.ones((width, width)), 1))
 
 
 def symmetric(flat: Array, width: int) -> Array:
@@ -131,5 +131,5 @@ def symmetric(flat: Array, width: int) -> Array:
     [[1.0, 3.0], [3.0, 2.0]]
     """
     S = np.zeros((width, width))
-    S[_above(width)] = flat[width:]
+    S.flat[_above(width)] = flat[width:]
     return np.asarray(S + S.T + np.diag(flat[:width].astype(np.float64)))

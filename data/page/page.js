@@ -48,11 +48,16 @@
     return { made, told };
   }
 
+  // Names of classes may be long: they take what room there is, and are then cut. Hovering tells all of them.
+  const LETTER = 6.9; // pixels, on average
+  const fitting = (names, most) => Math.min(most, 18 + LETTER * Math.max(...names.map(n => n.length)));
+  const cut = pixels => name => { const room = Math.max(4, Math.floor(pixels / LETTER)); return name.length > room ? `${name.slice(0, room - 1).trimEnd()}…` : name; };
+
   function bars(spec, width) {
-    const left = Math.min(width * 0.36, 14 + 7.2 * Math.max(...spec.rows.map(r => r[0].length)));
+    const left = fitting(spec.rows.map(r => r[0]), width * 0.42);
     const told = spec.rows.map(r => ({ x: r[1], y: r[0], title: `${r[0]}\n${r[2]}` }));
     const made = Plot.plot(base(spec, width, { height: 60 + 32 * spec.rows.length, marginLeft: left, marginRight: 48,
-      x: { label: spec.x.label, domain: spec.domain, clamp: true, ticks: 5 }, y: { label: null, domain: spec.rows.map(r => r[0]), padding: 0.3, tickSize: 0 },
+      x: { label: spec.x.label, domain: spec.domain, clamp: true, ticks: 5 }, y: { label: null, domain: spec.rows.map(r => r[0]), padding: 0.3, tickSize: 0, tickFormat: cut(left - 14) },
       marks: [Plot.gridX({ strokeOpacity: 0.12, ticks: 5 }),
         Plot.barX(told, { x1: spec.domain[0], x2: "x", y: "y", fill: "var(--c0)", fillOpacity: 0.85, rx: 2 }),
         Plot.text(told, { x: "x", y: "y", text: d => number(d.x, spec.digits), dx: 6, textAnchor: "start", fill: ink }),
@@ -65,9 +70,9 @@
     const all = spec.groups.flatMap((g, i) => g.values.map((v, j) => ({ x: v[1], y: g.name, i,
       jitter: (spec.groups.length === 1 ? 44 : 28) * ((j * 0.618034) % 1 - 0.5), title: `${v[0]}\n${number(v[1], spec.digits)}${spec.unit}` })));
     const means = spec.groups.map((g, i) => ({ y: g.name, i, x: g.values.reduce((a, v) => a + v[1], 0) / g.values.length }));
-    const one = spec.groups.length === 1;
-    const made = Plot.plot(base(spec, width, { height: 60 + (one ? 70 : 52) * spec.groups.length, marginLeft: one ? 16 : Math.min(width * 0.36, 190),
-      x: { label: spec.x.label, nice: true, inset: 8 }, y: { label: null, axis: one ? null : "left", domain: spec.groups.map(g => g.name), tickSize: 0 },
+    const one = spec.groups.length === 1, left = one ? 16 : fitting(spec.groups.map(g => g.name), width * 0.42);
+    const made = Plot.plot(base(spec, width, { height: 60 + (one ? 70 : 52) * spec.groups.length, marginLeft: left,
+      x: { label: spec.x.label, nice: true, inset: 8 }, y: { label: null, axis: one ? null : "left", domain: spec.groups.map(g => g.name), tickSize: 0, tickFormat: cut(left - 14) },
       color: { type: "identity" },
       marks: [Plot.gridX({ strokeOpacity: 0.12 }),
         ...all.map(d => Plot.dot([d], { x: "x", y: "y", dy: d.jitter, r: 4.5, fill: `var(--c${d.i % 9})`, fillOpacity: 0.6 })),
@@ -77,18 +82,21 @@
   }
 
   function matrix(spec, width) {
-    const rows = spec.rows, columns = spec.columns, longest = Math.max(...rows.map(r => r.length));
-    const digits = String(Math.max(...spec.values.flat())).length, margin = 10; // cells hold their numbers, also on a phone
-    const left = Math.min(width * 0.34, 16 + 6.6 * longest), least = spec.text ? 6 + 5.4 * digits : 6;
-    const wide = Math.max(width, left + least * columns.length + margin), cell = (wide - left - margin) / columns.length;
-    const slanted = Math.max(...columns.map(c => c.length)) * 7 > cell;
+    const rows = spec.rows, columns = spec.columns;
+    const digits = number(Math.max(...spec.values.flat()), 0).length; // cells hold their numbers, also on a phone
+    const left = fitting(rows, width * 0.34), least = spec.text ? 8 + 5.2 * digits : 6, room = width - left - 10;
+    const longest = Math.max(...columns.map(c => c.length)) * LETTER, slanted = longest > room / columns.length;
+    const label = Math.min(longest, 105), lean = slanted ? Math.ceil(0.71 * label) + 8 : 0; // a slanted name goes up, and beyond its column
+    const high = lean ? lean + 34 : 42, right = Math.max(10, lean - Math.max(least, (room - lean) / columns.length) / 2);
+    const wide = Math.max(width, left + least * columns.length + right), cell = (wide - left - right) / columns.length;
+    const turn = Number(getComputedStyle(document.documentElement).getPropertyValue("--turn")); // where light ink reads better than dark
     const all = rows.flatMap((r, i) => columns.map((c, k) => ({ r, c, v: spec.values[i][k], depth: spec.depths[i][k],
       right: !spec.square || i === k, title: spec.told[i][k] })));
-    const made = Plot.plot(base(spec, wide, { height: 60 + Math.min(34, Math.max(20, cell)) * rows.length + (slanted ? 50 : 0), marginLeft: left,
-      marginTop: slanted ? 84 : 42, marginBottom: 10, marginRight: margin, x: { label: spec.x, axis: "top", domain: columns, tickRotate: slanted ? -45 : 0, tickSize: 0, labelAnchor: "center", labelOffset: slanted ? 78 : 36 },
-      y: { label: spec.y, labelAnchor: "top", labelArrow: "none", domain: rows, tickSize: 0 }, opacity: { type: "identity" }, color: { type: "identity" },
+    const made = Plot.plot(base(spec, wide, { height: high + 10 + Math.min(34, Math.max(20, cell)) * rows.length, marginLeft: left,
+      marginTop: high, marginBottom: 10, marginRight: right, x: { label: spec.x, axis: "top", domain: columns, tickRotate: slanted ? -45 : 0, tickFormat: cut(slanted ? label : 1e3), tickSize: 0, labelAnchor: "center", labelOffset: high - 6 },
+      y: { label: spec.y, labelAnchor: "top", labelArrow: "none", domain: rows, tickSize: 0, tickFormat: cut(left - 14) }, opacity: { type: "identity" }, color: { type: "identity" },
       marks: [Plot.cell(all, { x: "c", y: "r", fill: d => (!d.right ? "var(--c1)" : "var(--c0)"), fillOpacity: d => 0.04 + 0.9 * d.depth, inset: 0.5, rx: 2 }),
-        ...(spec.text ? [Plot.text(all.filter(d => d.v), { x: "c", y: "r", text: d => number(d.v, 0), fill: d => (d.depth > 0.55 ? "var(--accent-ink)" : ink), fontSize: cell < 26 ? 9 : cell < 40 ? 10 : 12 })] : []),
+        ...(spec.text ? [Plot.text(all.filter(d => d.v), { x: "c", y: "r", text: d => number(d.v, 0), fill: d => (d.depth > turn ? "var(--accent-ink)" : ink), fontSize: cell < 26 ? 9 : cell < 40 ? 10 : 12 })] : []),
         Plot.tip(all, Plot.pointer({ x: "c", y: "r", title: "title" }))] }));
     return { made, told: all };
   }
@@ -195,8 +203,9 @@
   // On paper a chart has half of an A4 page's width or, alone in its row, all of it: page.css says the same.
   const alone = place => !place.closest(".charts") || place.closest(".chart").matches(":last-child:nth-child(odd)");
   const redraw = width => globalThis.Plot && document.querySelectorAll(".plot").forEach(place => draw(place, width(place)));
-  addEventListener("beforeprint", () => redraw(place => (alone(place) ? 640 : 300)));
-  addEventListener("afterprint", () => redraw(() => null));
+  const unfold = on => document.querySelectorAll("details.paper").forEach(d => { d.open = on; });
+  addEventListener("beforeprint", () => { unfold(true); redraw(place => (alone(place) ? 640 : 300)); });
+  addEventListener("afterprint", () => { unfold(false); redraw(() => null); });
 
   // A page that is served by 'fedsofim watch' asks for itself anew, and changes only if it did.
   const every = Number(document.body.dataset.every || 0);

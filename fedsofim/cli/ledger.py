@@ -46,7 +46,7 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> None:
     """Run one of the commands."""
-    chosen = parser().read(arguments)
+    chosen = parser().read(arguments or ["--help"])
     ledger = opened(chosen.dir)
     if chosen.command == "show":
         show(ledger, as_json=chosen.json)

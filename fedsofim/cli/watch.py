@@ -34,7 +34,8 @@ def main(arguments: Sequence[str]) -> None:
         server = Server(chosen.dir, chosen.port)
     except OSError as error:
         raise ConfigError(f"--port {chosen.port}: cannot be used ({error.strerror})") from None
-    print(f"{chosen.dir} is shown at {server.url} until Ctrl-C", flush=True)
+    yet = "" if chosen.dir.exists() else ", which does not exist yet,"
+    print(f"{chosen.dir}{yet} is shown at {server.url} until Ctrl-C", flush=True)
     if chosen.open:
         import webbrowser
 

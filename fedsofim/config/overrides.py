@@ -52,8 +52,25 @@ def _in_one_line(told: str, overrides: Sequence[str]) -> str:
         return f"{match[1]}: no such key; {hint}"
     if match := re.match(r"Ambiguous value for argument '(.+)'", told):
         return f"{match[1]}: several values; try --multirun, or 'fedsofim sweep'"
+    if "override_grammar" in told and (wrong := [o for o in overrides if not _assigns(o)]):
+        return f"{wrong[0]}: give a value, as in {_example(wrong[0], overrides)}"
     lines = told.partition("Config search path")[0].splitlines()
     return " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
+
+
+def _assigns(override: str) -> bool:
+    """Whether it has the form of a key and a value.
+
+    >>> [_assigns(given) for given in ("rounds=5", "~track", "rounds", "rounds =5")]
+    [True, True, False, False]
+    """
+    return re.match(r"~|[+]*[\w.@/:-]+=", override) is not None
+
+
+def _example(override: str, overrides: Sequence[str]) -> str:
+    key = override.partition("=")[0].strip()
+    others = [given for given in overrides if given != override]
+    return f"{(meant(key, others) or ['rounds'])[0]}=5"
 
 
 def meant(key: str, overrides: Sequence[str] = ()) -> list[str]:

@@ -17,10 +17,10 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.participation import Schedule
 from fedsofim.data.datasets import DatasetConfig
 from fedsofim.data.features import Extraction
-from fedsofim.data.flower_partition import client_count, is_flower
 from fedsofim.data.own import Data
 from fedsofim.data.partition import Division
 from fedsofim.data.recipe import BackboneConfig, FeaturesConfig
+from fedsofim.data.sizes import client_count
 from fedsofim.models.kinds import Head, Model
 from fedsofim.models.metrics import Metric
 from fedsofim.privacy.exact import ExactNoise
@@ -48,7 +48,8 @@ class Engine:
             one for each process.
         address: a running Ray cluster's, instead of starting Ray here.
         wait: seconds to wait for enough clients before giving up.
-        timeout: seconds to wait for the replies of a round.
+        timeout: seconds to wait for a client's reply.
+        at_once: how many clients are asked at the same time; by default all of a round.
         min_clients: how many good replies make a round; by default all clients'.
         on_missing: what to do about a round with fewer: `repeat` asks the missing ones again,
             and the run stops when that does not help; `skip` goes on to the next round without a
@@ -66,6 +67,7 @@ class Engine:
     address: str | None = None
     wait: float = 300
     timeout: float = 300
+    at_once: int | None = None
     min_clients: int | None = None
     on_missing: Literal["repeat", "skip"] = "repeat"
     max_repeats: int = 3
@@ -76,7 +78,7 @@ class Engine:
         for name in ("cpus", "wait", "timeout"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name}={value}: must be a finite number > 0")
-        for name in ("processes", "nodes", "min_clients", "max_records", "max_features"):
+        for name in ("processes", "nodes", "min_clients", "max_records", "max_features", "at_once"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}={value}: must be at least 1")
         require(self.max_repeats >= 0, f"max_repeats={self.max_repeats}: must be >= 0")
@@ -266,26 +268,18 @@ def kinds_of(values: Mapping[str, Any]) -> dict[str, type[Any]]:
 def parse(values: Mapping[str, Any]) -> Config:
     """Check a plain config, and give it types."""
     kinds, typed = kinds_of(values), dict(values)
+    weights = values["backbone"].get("weights")
+    require(weights != "???", "backbone.weights: a value is missing; name a file, or random")
     for group, kind in kinds.items():
         key = GROUPS[group].key if group in GROUPS else ""
         if key not in settings_of(kind):  # else the name is one of its settings
             typed[group] = {k: v for k, v in values[group].items() if k != key}
     typed["dataset"] = build(kinds.pop("dataset"), typed["dataset"], "dataset")
-    typed["partition"] = _counted(typed["partition"], typed["dataset"])
+    found = client_count(typed["partition"], typed["dataset"])
+    typed["partition"] = {**typed["partition"], **({"clients": found} if found else {})}
     for key, kind in kinds.items():
         typed[key] = build(kind, typed[key], key)
     derived = {"strategy_name": values["strategy"]["name"], "text": json.dumps(values)}
     config = build(Config, {**typed, **derived}, "")
     config.plan()  # refuses what cannot be protected, before any data is read
     return config
-
-
-def _counted(partition: Mapping[str, Any], dataset: DatasetConfig | Data) -> Mapping[str, Any]:
-    """How many clients there are, where the data or a partitioner's own arguments say so."""
-    kind = partition.get("kind")
-    if partition.get("clients") is None and kind == "natural":
-        return {**partition, "clients": dataset.client_count()}
-    if partition.get("clients") is None and is_flower(kind):
-        found = client_count(str(kind), partition.get("args") or {}, dataset.client_count)
-        return {**partition, "clients": found}
-    return partition

@@ -18,7 +18,7 @@ from fedsofim.config.build import build, settings_of
 from fedsofim.config.parts import GROUPS, find
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.data.recipe import BackboneConfig
-from fedsofim.data.sizes import count
+from fedsofim.data.sizes import client_count, count
 
 # The data that the paper's settings were chosen on.
 PUBLISHED = ("cifar10", "pathmnist")
@@ -91,7 +91,7 @@ def settle(config: DictConfig, told: auto.Sizes | None, base: Path) -> str:
         OmegaConf.update(config, "strategy.settings.steps", [1] * 5)
     sizes, doubt = _sizes(config, told, base)
     rounds = int(get("rounds"))
-    budget = _budget(config)
+    budget = _budget(config, base)
     steps = {"rounds": rounds, "local_steps": int(get("client.steps") or 1)}
     clip, settings = auto.settings_of(strategy.name, sizes, budget, **steps)
     average = auto.average_of(strategy.name, sizes, budget, **steps)
@@ -101,10 +101,11 @@ def settle(config: DictConfig, told: auto.Sizes | None, base: Path) -> str:
     return auto.told(sizes, budget, clip, rounds, settings) + doubt
 
 
-def _budget(config: DictConfig) -> auto.Budget:
+def _budget(config: DictConfig, base: Path) -> auto.Budget:
     """What is public of the promise, and what the set-up leaves of it."""
     get = partial(OmegaConf.select, config)
-    n, part = int(get("partition.clients") or 1), float(get("participation"))
+    n = int(get("partition.clients") or _named_clients(config, base))
+    part = float(get("participation"))
     present = max(1, math.floor(part * n + 0.5))
     threshold = int(get("secagg.threshold") or get("engine.min_clients") or present)
     values: Any = OmegaConf.to_container(config.transform, resolve=True)
@@ -142,11 +143,8 @@ def _found(config: DictConfig, base: Path) -> tuple[auto.Sizes, str]:
 
     A run on data that are missing ends when they are loaded, and says what is wrong with them.
     """
-    sections = {
-        key: OmegaConf.to_container(config[key], resolve=True) for key in ("dataset", "backbone")
-    }
     try:
-        return auto.Sizes(**_counted(json.dumps(sections), str(base))), ""
+        return auto.Sizes(**_counted(_sections(config, "dataset", "backbone"), str(base))), ""
     except ConfigError:
         clients = int(OmegaConf.select(config, "partition.clients") or 1)
         given = OmegaConf.select(config, "dataset.classes")
@@ -155,17 +153,39 @@ def _found(config: DictConfig, base: Path) -> tuple[auto.Sizes, str]:
     return sizes, "; for the time being: how much data there is, is not known yet"
 
 
+def _named_clients(config: DictConfig, base: Path) -> int:
+    """How many clients there are where the data name them; 1 where they are not here."""
+    try:
+        return _clients_in(_sections(config, "dataset", "partition"), str(base))
+    except ConfigError:  # told when the data are loaded
+        return 1
+
+
+def _sections(config: DictConfig, *names: str) -> str:
+    return json.dumps({key: OmegaConf.to_container(config[key], resolve=True) for key in names})
+
+
 @lru_cache(maxsize=8)
 def _counted(sections: str, base: str) -> dict[str, int]:
     """Records, features and classes of a data set that a config names."""
     values = json.loads(sections)
-    dataset = values["dataset"]
-    for key in ("path", "root", "schema", "test"):
-        if dataset.get(key):
-            dataset[key] = str(Path(base) / Path(str(dataset[key])).expanduser())
-    kind = find("dataset", dataset["name"])
-    if "name" not in settings_of(kind):
-        dataset.pop("name")
-    data = build(kind, dataset, "dataset")
+    data = _dataset(values["dataset"], Path(base))
     found = count(data, build(BackboneConfig, values["backbone"], "backbone"))
     return dict(zip(("records", "features", "classes"), found, strict=True))
+
+
+@lru_cache(maxsize=8)
+def _clients_in(sections: str, base: str) -> int:
+    values = json.loads(sections)
+    return client_count(values["partition"], _dataset(values["dataset"], Path(base))) or 1
+
+
+def _dataset(values: dict[str, Any], base: Path) -> Any:
+    """A data set as its config names it, with paths from `base` on."""
+    for key in ("path", "root", "schema", "test"):
+        if values.get(key):
+            values[key] = str(base / Path(str(values[key])).expanduser())
+    kind = find("dataset", values["name"])
+    if "name" not in settings_of(kind):
+        values.pop("name")
+    return build(kind, values, "dataset")

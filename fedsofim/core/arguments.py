@@ -26,6 +26,9 @@ class Parser(argparse.ArgumentParser):
         if match := re.search(r"^(.*)invalid choice: '(.*?)' \(choose from (.*)\)$", message):
             known = [word.strip("' ") for word in match[3].split(",")]
             message = f"{match[1]}{match[2]}: unknown; {options(known, match[2])}"
+        if missing := message.partition("arguments are required: ")[2]:
+            known = [", ".join(a.choices) for a in self._actions if a.dest in missing and a.choices]
+            message = f"give {missing}" + "".join(f"; it is one of {names}" for names in known)
         raise ConfigError(f"{self.prog.removeprefix('fedsofim ')}: {message}")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -34,8 +37,19 @@ class Parser(argparse.ArgumentParser):
             self.print_help()  # argparse takes the words' defaults away while it reads them so
             self.exit()
         chosen, rest = self.parse_known_intermixed_args(list(arguments))
+        self.refuse(rest)
+        return chosen
+
+    def refuse(self, rest: Sequence[str]) -> None:
+        """Say of words that are left over what may have been meant."""
         for word in rest:
             hint = self.unknown(word) if self.unknown else ""
             known = [a.option_strings[-1] for a in self._actions if a.option_strings]
-            raise ConfigError(f"{word}: no such option; {hint or options(known, word)}")
-        return chosen
+            name = word.partition("=")[0]
+            raise ConfigError(f"{word}: no such option; {hint or options(known, name)}")
+
+    def chosen(self, command: str) -> "Parser":
+        """The parser of one of its commands."""
+        kinds = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
+        found: Parser = next(kinds).choices[command]
+        return found

@@ -41,9 +41,11 @@ def options(known: Iterable[str], name: object) -> str:
 
     >>> options(["sofim", "fedgd"], "sofin"), options(["sofim", "fedgd"], 3)
     ('choose one of sofim, fedgd; did you mean sofim?', 'choose one of sofim, fedgd')
+    >>> options(["ray", "local"], "rya")
+    'choose one of ray, local; did you mean ray?'
     """
     names = list(known)
-    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.66)
     return f"choose one of {', '.join(names)}" + (f"; did you mean {near[0]}?" if near else "")
 
 

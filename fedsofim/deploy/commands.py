@@ -43,7 +43,9 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> None:
     """Run one of the commands."""
-    chosen = parser().parse_args(list(arguments))
+    made = parser()
+    chosen, rest = made.parse_known_args(list(arguments) or ["--help"])
+    made.chosen(chosen.command).refuse(rest)
     chosen.run(chosen)
 
 

@@ -64,10 +64,12 @@ def client_command(
 def environment(**more: str) -> dict[str, str]:
     """The environment for Flower's programs: no telemetry, no installing, and little waiting.
 
-    They start each other by name, so they must be found even if no environment is activated.
+    They start each other by name, so they must be found even if no environment is activated. And
+    they start a process for every message: without bytecode each of them would compile all anew.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**LOOKS, **os.environ, **ENVIRONMENT, "PATH": path, **more}
+    given = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**LOOKS, **given, **ENVIRONMENT, "PATH": path, **more}
 
 
 def program(name: str) -> str:

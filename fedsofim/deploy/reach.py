@@ -46,6 +46,8 @@ def why_not(address: Address, certificate: Path) -> str | None:
             f"{address}: its certificate does not fit {certificate} ({error.verify_message}); "
             "is it the server's own ca.crt, and was the server started with this --name?"
         ) from None
+    except ssl.SSLEOFError:  # as by a proxy whose server is down
+        return f"{address} closes the connection"
     except ssl.SSLError as error:
         raise ConfigError(f"{address}: does not speak TLS ({error.reason})") from None
     except socket.gaierror:

@@ -3,6 +3,7 @@
 What goes well here goes the same way on many machines, where each part is started by its owner.
 """
 
+import os
 import socket
 import subprocess
 import tempfile
@@ -52,7 +53,7 @@ def rehearse(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
         folder = folder.resolve()
         project = project_root(folder / "app")
-        settings = [f"partition.clients={clients}", f"rounds={rounds}", *overrides]
+        settings = [f"partition.clients={clients}", f"rounds={rounds}", _at_once(), *overrides]
         files, classes = deal_out(folder, settings)
         federation = stack.enter_context(Federation(folder))
         if signed:
@@ -64,6 +65,11 @@ def rehearse(
         for i, file in enumerate(files):
             federation.start_client(i, file, classes)
         federation.train(project, settings)
+
+
+def _at_once() -> str:
+    """Ask no more clients at a time than this machine can start within Flower's thirty seconds."""
+    return f"engine.at_once={4 * (os.cpu_count() or 1)}"
 
 
 def project_root(app: Path) -> Path:
@@ -80,7 +86,7 @@ def deal_out(folder: Path, overrides: Sequence[str]) -> tuple[list[Path], Classe
     Returns:
         The files, and the classes that there are.
     """
-    config = parse(compose(list(overrides)))
+    config = parse(compose(["engine=flower", *overrides]))
     data, parts = load_divided(config)
     files = []
     for i, part in enumerate(parts):

@@ -15,6 +15,7 @@ from fedsofim.deploy.reach import Address, why_not
 PAUSE = 10.0  # seconds between two attempts
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ROUND = re.compile(r"\[RUN (\d+), ROUND (-?\d+)\]")
+CONNECTED = "SuperNode ID"  # says Flower when a server has let it in
 # What Flower says on every start and with every message.
 CHATTER = re.compile(r"\s*(INFO\s*:.*)?")
 
@@ -57,7 +58,7 @@ class Listener:
             self._round = f"run {found[1]}, round {found[2]}"
         elif "Sent successfully" in text and self._round:
             self.voice.say(f"{self._round}: answered")
-        elif "SuperNode ID" in text:
+        elif CONNECTED in text:
             self.connected = True
             self.voice.say("Connected; waiting for runs")
         elif "[code: 200" in text:  # the server knows no such key, or it was given none
@@ -73,6 +74,20 @@ def _routine(text: str) -> bool:
     """Whether a line says nothing that an operator can act on."""
     routine = "Exit Code: 305", "Failed to initialize the connection", "could not establish"
     return CHATTER.fullmatch(text) is not None or any(words in text for words in routine)
+
+
+def _why_refused(key: Path, log: Path) -> str:
+    """What to wait for.
+
+    Flower has one answer for a key that it does not know and for one that it takes for connected,
+    as it does for a minute after a client was killed.
+    """
+    if log.exists() and CONNECTED in log.read_text("utf-8", "replace"):
+        return (
+            "Waiting to be let in again: for up to a minute the server takes the last connection "
+            f"for alive; if it lasts, {key} is no longer registered there"
+        )
+    return f"Waiting to be registered: send {key} to the server"
 
 
 def supervise(command: Sequence[str], address: Address, certificate: Path, key: Path) -> None:
@@ -94,7 +109,7 @@ def supervise(command: Sequence[str], address: Address, certificate: Path, key: 
             if code == 0:
                 return
             if listener.refused:
-                voice.say(f"Waiting to be registered: send {key} to the server")
+                voice.say(_why_refused(key, log))
             else:
                 voice.say(f"The SuperNode ended with code {code}; see {log}. Trying again")
         time.sleep(PAUSE)

@@ -24,6 +24,9 @@ HELLO = "query"
 RELEASE = "train"
 # Seconds between two looks for replies: while they come in, and at most.
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25
+# The first where every look is a request of its own: a client's process needs a second to start,
+# and on one machine looking takes from the same CPUs.
+SINGLE_LOOK = 0.1
 # For so many replies there is always room.
 AT_LEAST = 8
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
@@ -92,10 +95,15 @@ class Room(NamedTuple):
 
 
 def exchange(
-    grid: Grid, messages: Sequence[Message], timeout: float, *, singly: bool = False
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    *,
+    singly: bool = False,
+    at_once: int | None = None,
 ) -> list[Message]:
     """Send messages and return the replies that come within `timeout` seconds."""
-    return list(replies_to(grid, messages, timeout, singly=singly))
+    return list(replies_to(grid, messages, timeout, singly=singly, at_once=at_once))
 
 
 def replies_to(
@@ -105,6 +113,7 @@ def replies_to(
     *,
     singly: bool = False,
     room: Room | None = None,
+    at_once: int | None = None,
 ) -> Iterator[Message]:
     """Send messages, and give the replies as they come, within `timeout` seconds of a question.
 
@@ -118,23 +127,27 @@ def replies_to(
         singly: fetch replies one by one, so that one that can't be unpacked harms no other; it
             is returned as an error. Nodes of a simulation run our own code and don't need it.
         room: ask the next only when there is room for its reply; by default ask all at once.
+        at_once: how many messages may be without a reply; the others are sent as replies come.
     """
     unsent = deque(zip(messages, room.sizes if room else repeat(0), strict=False))
     waiting: dict[str, _Question] = {}
     pause = FIRST_LOOK
     while unsent or waiting:
-        _send(grid, unsent, waiting, timeout, room)
-        came = False
-        for reply in _arrived(grid, waiting, singly):
+        _send(grid, unsent, waiting, timeout, room, at_once)
+        now, came = time.monotonic(), False
+        late = [name for name, question in waiting.items() if now > question.deadline]
+        # All must come before this ends: looking for one of them at a time is enough.
+        every = bool(unsent or late)
+        for reply in _arrived(grid, waiting, singly, every):
             waiting.pop(reply.metadata.reply_to_message_id, None)
             came = True
             yield reply
-        now = time.monotonic()
-        for name in [name for name, question in waiting.items() if now > question.deadline]:
-            del waiting[name]
+        for name in late:
+            waiting.pop(name, None)
+        first = FIRST_LOOK if not singly else LAST_LOOK if every else SINGLE_LOOK
         if waiting:
-            time.sleep(pause)
-        pause = FIRST_LOOK if came else min(1.1 * pause, LAST_LOOK)
+            time.sleep(max(first, pause))
+        pause = first if came else min(1.1 * pause, LAST_LOOK)
 
 
 class _Question(NamedTuple):
@@ -149,15 +162,19 @@ def _send(
     waiting: dict[str, _Question],
     timeout: float,
     room: Room | None,
+    at_once: int | None,
 ) -> None:
     """Send as many messages as there is room for the replies of; a few in any case."""
-    due, taken = [], sum(question.size for question in waiting.values())
+    due: list[tuple[Message, int]] = []
+    taken = sum(question.size for question in waiting.values())
     if room and waiting:  # else what lies here waits for one that is not under way any more
         taken += room.waiting()
     while unsent:
         size = unsent[0][1]
         taken += size
         if room and taken > max(room.most, AT_LEAST * size):
+            break
+        if at_once is not None and len(waiting) + len(due) >= at_once:
             break
         due.append(unsent.popleft())
     if due:
@@ -167,19 +184,21 @@ def _send(
         waiting[message.metadata.message_id] = _Question(message, size, deadline)
 
 
-def _arrived(grid: Grid, waiting: Mapping[str, _Question], singly: bool) -> Iterator[Message]:
+def _arrived(
+    grid: Grid, waiting: Mapping[str, _Question], singly: bool, every: bool
+) -> Iterator[Message]:
     """The replies that have arrived, each forgotten here once it is given."""
     questions = {name: question.message for name, question in waiting.items()}
     if singly:
-        yield from _pull_each(grid, questions)
+        yield from _pull_each(grid, questions, every)
         return
     replies = deque(grid.pull_messages(questions))
     while replies:
         yield replies.popleft()
 
 
-def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> Iterator[Message]:
-    """The same; one that Flower can't unpack becomes an error."""
+def _pull_each(grid: Grid, waiting: Mapping[str, Message], every: bool) -> Iterator[Message]:
+    """The same, all or up to the first that lacks; one that Flower can't unpack is an error."""
     for name, question in waiting.items():
         try:
             with at_most(LARGEST_REPLY):
@@ -189,5 +208,7 @@ def _pull_each(grid: Grid, waiting: Mapping[str, Message]) -> Iterator[Message]:
                 raise
             reason = f"can't be unpacked ({type(error).__name__})"
             replies = [Message(Error(code=0, reason=reason), reply_to=question)]
+        if not (replies or every):
+            return
         while replies:
             yield replies.pop(0)

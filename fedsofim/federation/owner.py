@@ -200,7 +200,10 @@ class Owner:
             )
 
     def _charge(self, request: Request, terms: str, event: GaussianEvent) -> None:
-        """Charge, and forget the files of runs that the account has forgotten."""
+        """Charge, and forget the files of runs that the account has forgotten.
+
+        A session may be older than its run's first charge, and is forgotten elsewhere.
+        """
         balance = self.ledger.charge(
             Charge(
                 run=request.run,
@@ -212,7 +215,7 @@ class Owner:
                 count=event.count,
             )
         )
-        for file in self.directory.glob("run-*.*"):
+        for file in self.directory.glob("run-*.npz"):
             if _run(file) not in balance.runs:
                 file.unlink(missing_ok=True)
 

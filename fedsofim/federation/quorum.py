@@ -26,7 +26,7 @@ class Quorum:
         on_missing: `repeat` asks the missing clients again; `skip` goes on without a step.
         max_repeats: how often the missing clients of one round are asked again.
         wait: seconds to wait for enough clients.
-        timeout: seconds to wait for the replies of a round.
+        timeout: seconds to wait for a client's reply.
     """
 
     job: str

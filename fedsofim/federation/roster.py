@@ -7,7 +7,7 @@ owners say about themselves is checked, and they are held to it for the whole ru
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 
 from flwr.app import Message
@@ -17,7 +17,7 @@ from flwr.supercore import log
 from fedsofim.core.errors import require
 from fedsofim.federation.decoding import shown
 from fedsofim.federation.members import Member, NodeError, read_member
-from fedsofim.federation.messages import HELLO, exchange, pack, undecoded
+from fedsofim.federation.messages import HELLO, Room, exchange, pack, replies_to, undecoded
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
@@ -37,6 +37,7 @@ class Roster:
         names: what the classes are called, where that was agreed on.
         max_records: the most records that an owner is believed to have.
         max_features: the most features that an owner is believed to have.
+        at_once: how many nodes are asked at the same time; all by default.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Roster:
         names: Sequence[str] = (),
         max_records: int = 10_000_000,
         max_features: int = 100_000,
+        at_once: int | None = None,
     ) -> None:
         self.clients, self.job, self.run = clients, job, run
-        self.owners_only = owners_only
+        self.owners_only, self.at_once = owners_only, at_once
         self.max_records, self.max_features = max_records, max_features
         self.sizes = dict(sizes or {})
         # What the model takes and tells apart, when that is settled.
@@ -135,6 +137,13 @@ class Roster:
                 return here >= enough
             time.sleep(LOOK)
 
+    def ask(
+        self, grid: Grid, messages: Sequence[Message], seconds: float, room: Room | None = None
+    ) -> Iterator[Message]:
+        """Send messages, and give the replies that come in time; owners' are fetched singly."""
+        singly, at_once = self.deployed, self.at_once
+        return replies_to(grid, messages, seconds, singly=singly, room=room, at_once=at_once)
+
     def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
         """The clients, of those that are wanted, that some node speaks for now."""
         return {i for clients in self.holders(grid, wanted).values() for i in clients}
@@ -176,7 +185,7 @@ class Roster:
         content = {"job": self.job, "run": self.run, "population": self.clients}
         content["classes"] = self.names
         sent = [Message(pack({}, content), node, HELLO) for node in new]
-        replies = exchange(grid, sent, timeout=GREETING, singly=True)
+        replies = exchange(grid, sent, GREETING, singly=True, at_once=self.at_once)
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         answers = {nodes.get(reply.metadata.reply_to_message_id): reply for reply in replies}
         for node in new:

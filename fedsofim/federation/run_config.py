@@ -49,7 +49,8 @@ def _plain(given: Mapping[str, Any], taken: set[str]) -> Iterator[str]:
         if word in OWN or value == "":
             continue
         key = SHORT.get(word, word)
-        require(key not in taken, f"{word}={value}: {key} is in overrides, too; give it once")
+        require(key not in taken, f"{word}={value}: {key} is given twice; give it once")
+        taken = taken | {key}
         yield f"{key}={text(value)}"
 
 

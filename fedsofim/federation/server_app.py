@@ -101,6 +101,7 @@ def _roster(config: Config, record: dict[str, Any], path: Path | None) -> Roster
         sizes={i: size for i, size in enumerate(record.get("sizes", [])) if size},
         max_records=config.engine.max_records,
         max_features=config.engine.max_features,
+        at_once=config.engine.at_once,
     )
 
 

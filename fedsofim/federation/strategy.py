@@ -14,7 +14,7 @@ from flwr.supercore import log
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.federation.in_order import InOrder, portions
-from fedsofim.federation.messages import RELEASE, encode, pack, parts_of, replies_to
+from fedsofim.federation.messages import RELEASE, encode, pack, parts_of
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed, summed_up
 from fedsofim.federation.roster import Roster
@@ -162,8 +162,7 @@ class RuleStrategy(Unscored):
             self._sum.without(self.refusals)
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
             room = self._sum.room([asked for _, asked in self._sent], self._shape)
-            one_by_one = self.roster.deployed
-            came = replies_to(grid, sent, quorum.timeout, singly=one_by_one, room=room)
+            came = self.roster.ask(grid, sent, quorum.timeout, room)
             self.aggregate_train(t + 1, came)
             if len(self._parts) >= quorum.enough(t):
                 return True

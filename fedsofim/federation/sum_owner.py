@@ -8,7 +8,9 @@ the same noise. What the protocol must remember is on disk before an answer leav
 it left is kept elsewhere: files that were put back to an earlier state answer nothing twice.
 """
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +42,7 @@ from fedsofim.secagg.state import Member, answered, pinned
 
 # Sessions of a run that are kept, and of all runs together: one at work, and one made ready.
 KEPT, KEPT_IN_ALL = 4, 64
+SUMS = "run-*.sum"
 
 
 class SumOwner(Owner):
@@ -102,7 +105,7 @@ class SumOwner(Owner):
         """
         terms = self.terms(terms)
         session = session_of(terms, request, question.name, self._length(terms, request.t))
-        place = self._file(request.run, f"-{question.name}", ".sum")
+        place = self._file(request.run, f"-{question.name}-{self.answered.name}", ".sum")
         with self.ledger.working(request.run):
             self.charged(terms, request)
             state = place.read_bytes() if place.exists() else b""
@@ -117,7 +120,7 @@ class SumOwner(Owner):
                 )
             except DistrustError as error:
                 raise ConfigError(f"secure aggregation: {error.reason}") from error
-            write_whole(place, state)
+            self._keep(place, state)
             self.answered.note(question.name, stage.name)
             self._forget(request.run)
             return reply
@@ -199,9 +202,24 @@ class SumOwner(Owner):
         if added.dtype != np.int64:
             raise RefusedError("what this would add is not whole numbers", Refusal.UNPROTECTED)
 
+    def _keep(self, place: Path, state: bytes) -> None:
+        """Write down a session; it is the last one, also by a clock that was put back."""
+        write_whole(place, state)
+        newest = max(
+            (_written(file) for file in self.directory.glob(SUMS) if file != place), default=0
+        )
+        if _written(place) <= newest:
+            os.utime(place, ns=(newest + 1, newest + 1))
+
     def _forget(self, run: str) -> None:
         """Keep the last sessions alone: a server can open many, and pays for none of them."""
-        for pattern, kept in ((f"run-{run}-*.sum", KEPT), ("run-*.sum", KEPT_IN_ALL)):
-            files = sorted(self.directory.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
-            for file in files[:-kept]:
+        for pattern, kept in ((f"run-{run}-*.sum", KEPT), (SUMS, KEPT_IN_ALL)):
+            for file in sorted(self.directory.glob(pattern), key=_written)[:-kept]:
                 file.unlink(missing_ok=True)
+
+
+def _written(file: Path) -> int:
+    """When a file was written; another run may have removed it meanwhile."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime_ns
+    return 0

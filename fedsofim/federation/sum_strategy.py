@@ -19,7 +19,7 @@ from fedsofim.clients.together import Crowd, round_mean, stage_mean
 from fedsofim.core.arrays import Array
 from fedsofim.federation import identities
 from fedsofim.federation.identities import Identities
-from fedsofim.federation.messages import RELEASE, encode, pack, parts_of, replies_to, undecoded
+from fedsofim.federation.messages import RELEASE, encode, pack, parts_of, undecoded
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.sessions import Question, pack_questions, session_of
@@ -154,7 +154,7 @@ class SumStrategy(RuleStrategy):
                 log(INFO, "Round %d: asking the missing clients again (%s)", t + 1, stage)
                 self._wait(grid, t, quorum.enough(t))
             sent = list(self.configure_train(t + 1, self._arrays(), config, grid))
-            came = replies_to(grid, sent, quorum.timeout, singly=self.roster.deployed)
+            came = self.roster.ask(grid, sent, quorum.timeout)
             self.aggregate_train(t + 1, came)
             if self._now.answered >= min(quorum.enough(t), len(self._now.requests)):
                 return

@@ -9,7 +9,7 @@ $\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is trans
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -120,20 +120,29 @@ class Examples(NamedTuple):
             norm[part] = norms(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
-    def through(self, P: Array | None, exact: bool = True) -> "Examples":
+    def is_through(self, P: Array) -> bool:
+        """Whether the examples were mapped by `x -> P x`."""
+        return self.raw is not None and (self.raw.P is P or np.array_equal(self.raw.P, P))
+
+    def through(self, P: Array | None, exact: bool = True, out: Array | None = None) -> "Examples":
         """The examples mapped by `x -> P x`, whatever they were mapped by; `None` for no map.
 
         The clip comes later, so any P leaves a record's influence bounded. If `exact`, what becomes
-        of a record depends on no other, to the last bit; else it is fast, for simulations.
+        of a record depends on no other, to the last bit; else it is fast, for simulations, and
+        written to `out` if that is given.
         """
-        if self.raw is not None and P is not None and np.array_equal(self.raw.P, P):
+        if P is not None and self.is_through(P):
             return self
         x, norm = (self.x, self.norm) if self.raw is None else self.raw[1:]
         if P is None:
             return self if self.raw is None else Examples(x, self.target, norm)
         with np.errstate(over="ignore", invalid="ignore"):
-            z = exact_sums.mapped(P, x) if exact else through(np.asarray(P, x.dtype), x)
-            return Examples(z, self.target, norms(z), raw=Raw(P, x, norm))
+            if exact:
+                z = exact_sums.mapped(P, x)
+                size = norms(z)
+            else:
+                z, size = through(np.asarray(P, x.dtype), x, out)
+        return Examples(z, self.target, size, raw=Raw(P, x, norm))
 
     @property
     def features(self) -> Features:
@@ -203,6 +212,19 @@ def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
     target = np.zeros((classes, n), dtype=x.dtype)
     target[labels, np.arange(n)] = 1
     return Examples(x, target, norms(x))
+
+
+def all_through(data: Sequence[Examples], P: Array | None, exact: bool) -> list[Examples]:
+    """Each client's examples mapped by `x -> P x`.
+
+    What a fast map makes lies in one block: NumPy asks for large pages for one that is large, and
+    the system takes longer to find many small pages than the map does.
+    """
+    if P is None or exact or any(D.lazy for D in data) or all(D.is_through(P) for D in data):
+        return [D.through(P, exact) for D in data]
+    ends = np.cumsum([D.x.size for D in data])
+    block = np.split(np.empty(ends[-1], data[0].x.dtype), ends[:-1])
+    return [D.through(P, exact, z.reshape(D.x.shape)) for D, z in zip(data, block, strict=True)]
 
 
 def examples_of(records: Records | Features) -> Examples:

@@ -47,6 +47,7 @@ void client_sum(float *total, float *memory, const Work *w);
 /* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
+PyObject *map_columns(PyObject *self, PyObject *args);    /* only with VECTORS */
 extern PyTypeObject StreamType;
 
 #endif

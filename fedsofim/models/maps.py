@@ -7,29 +7,48 @@ from typing import cast
 import numpy as np
 
 from fedsofim.core.arrays import Array
-from fedsofim.models.coded import Columns
+from fedsofim.models.coded import Columns, blocks
+from fedsofim.models.moments import SMALL, norms
+
+try:
+    from fedsofim_kernel import map_columns  # moments.c
+except ImportError:  # it was installed without a compiler, or is older
+    map_columns = None
 
 
 def similar(P: Array) -> float | None:
     """By what a map scales all features alike, if it does that and no more than move them."""
-    U, scale = P[:-1, :-1], float(P[0, 0])
-    same = np.count_nonzero(U) == len(U) and bool((U.diagonal() == scale).all())
+    scale, inner = float(P[0, 0]), np.count_nonzero(P[:-1]) - np.count_nonzero(P[:-1, -1])
+    same = inner == len(P) - 1 and bool((P.diagonal()[:-1] == scale).all())
     last = not P[-1, :-1].any() and P[-1, -1] == 1
     return scale if same and last and 0 < scale < math.inf else None
 
 
 def mapped(P: Array, x: Array) -> Array:
-    """`P x`; where P only scales and shifts, without a matrix product."""
-    scale = similar(P)
-    if scale is None:
-        return np.asarray(P @ x)
-    z = x * P.diagonal()[:, None]
-    z[:-1] += P[:-1, -1:]
-    return np.asarray(z)
+    """`P x` of columns."""
+    return _mapped(P, x)[0]
 
 
-def through(P: Array, x: Array) -> Array:
-    """`P x` now; or, of columns that are not made yet, when they are."""
-    if isinstance(x, Columns):
-        return cast(Array, Columns(x.rows, partial(mapped, P)))
-    return mapped(P, x)
+def through(P: Array, x: Array, out: Array | None = None) -> tuple[Array, Array]:
+    """`P x`, in `out` if it is given, and the norms of its columns, not too small.
+
+    Of columns that are not made yet, only the norms are found now.
+    """
+    if not isinstance(x, Columns):
+        return _mapped(P, x, out)
+    norm = np.concatenate([_mapped(P, x[:, part])[1] for part in blocks(x.shape[1])])
+    return cast(Array, Columns(x.rows, partial(mapped, P))), norm
+
+
+def _mapped(P: Array, x: Array, out: Array | None = None) -> tuple[Array, Array]:
+    z = np.empty(x.shape, x.dtype) if out is None else out
+    if map_columns and P.dtype == x.dtype == np.float32 and len(P) <= SMALL:
+        norm = np.empty(x.shape[1], np.float32)
+        map_columns(z, norm, np.ascontiguousarray(P), x)
+        return z, norm
+    if similar(P) is None:
+        np.matmul(P, x, out=z)
+    else:  # without a matrix product
+        np.multiply(x, P.diagonal()[:, None], out=z)
+        z[:-1] += P[:-1, -1:]
+    return z, norms(z)

@@ -1,4 +1,4 @@
-/* The second moment of clipped features, for moments.py. */
+/* The second moment of clipped features, for moments.py, and maps of records, for maps.py. */
 
 #include "kernel.h"
 
@@ -6,78 +6,84 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #define BLOCK 128 /* records at a time */
-#define TILE 4  /* so many sums by so many stay in registers */
-#define WIDTH 8 /* of a vector */
+#define TILE 4    /* so many sums by so many stay in registers */
+#define ROWS 13   /* of a map's, at a time */
+#define STRIP 32  /* records that are mapped at a time */
+#define LINE 16   /* numbers in a line of the cache */
+#define MOST 16   /* lanes that a CPU may have */
+#define ALIGNED __attribute__((aligned(4 * LINE)))
 
-typedef float vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+/* z = P x for x, (W, N), and the norms of z; and room: panels of P, W by ROWS each, and a strip of x. */
+typedef struct {
+    float *z, *norm, *panels, *x;
+    const float *from;
+    Py_ssize_t z_stride, from_stride, W, N;
+} Map;
 
-/* Add the products of TILE rows with TILE rows to their sums, over a block. */
-INLINE void add_products(vector *restrict sums, const float *restrict a, const float *restrict b)
+/* Copy n numbers, or `most` if there are more: mostly so many, which is fast. */
+INLINE void copy_some(float *to, const float *from, int n, const int most)
 {
-    vector s[TILE * TILE];
-    for (int k = 0; k < TILE * TILE; k++)
-        s[k] = sums[k];
-    for (int n = 0; n < BLOCK; n += WIDTH)
-        for (int i = 0; i < TILE; i++)
-            for (int j = 0; j < TILE; j++)
-                s[i * TILE + j] += *(const vector *)(a + i * BLOCK + n) *
-                                   *(const vector *)(b + j * BLOCK + n);
-    for (int k = 0; k < TILE * TILE; k++)
-        sums[k] = s[k];
+    if (n >= most)
+        memcpy(to, from, most * sizeof *to);
+    else
+        memcpy(to, from, n * sizeof *to);
 }
 
-/* Add c c' to the tiles of `sums` on the diagonal and below it, lane by lane, where c is a column of
-   x, (F, N), moved by `shift` and clipped to norm `bound`, or 0 if its norm is not finite.
+#ifdef SEVERAL_CPUS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+#define NAME(f) f##_v4
+#define LANES 16
+#define SIDE 2
+#include "panels.h"
+#undef NAME
+#undef LANES
+#undef SIDE
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#define NAME(f) f##_v3
+#define LANES 8
+#define SIDE 1
+#include "panels.h"
+#undef NAME
+#undef LANES
+#undef SIDE
+#pragma GCC pop_options
+#endif
 
-   BLAS would copy both factors of so small a product, and clipped columns go through memory three
-   times: here a block is read once. It lies in c, whose rows beyond F are 0. */
-EVERY_CPU
-static void add_moment(vector *sums, float *c, const float *x, Py_ssize_t stride,
-                       const float *shift, float bound, Py_ssize_t F, Py_ssize_t N)
-{
-    const float slack = 1.0f + F * FLT_EPSILON; /* a sum of F squares may be too small by less */
-    for (Py_ssize_t start = 0; start < N; start += BLOCK) {
-        const int n = (int)(N - start < BLOCK ? N - start : BLOCK);
-        float weight[BLOCK] = {0};
-        for (Py_ssize_t k = 0; k < F; k++) {
-            const float *restrict from = x + k * stride + start;
-            float *restrict row = c + k * BLOCK;
-            for (int i = 0; i < n; i++) {
-                row[i] = from[i] + shift[k];
-                weight[i] += row[i] * row[i];
-            }
-        }
-        for (int i = 0; i < n; i++) {
-            float norm = sqrtf(weight[i] * slack + FLT_MIN), w = bound / (norm <= bound ? bound : norm);
-            weight[i] = norm <= FLT_MAX ? w : 0.0f; /* also if it is NaN */
-        }
-        for (Py_ssize_t k = 0; k < F; k++) {
-            float *restrict row = c + k * BLOCK;
-            for (int i = 0; i < BLOCK; i++) /* what was left of the block before weighs 0 */
-                row[i] = weight[i] > 0.0f ? row[i] * weight[i] : 0.0f;
-        }
-        vector *tile = sums;
-        for (Py_ssize_t i = 0; i < F; i += TILE)
-            for (Py_ssize_t j = 0; j <= i; j += TILE, tile += TILE * TILE)
-                add_products(tile, c + i * BLOCK, c + j * BLOCK);
-    }
-}
+#define NAME(f) f
+#if defined(__AVX512F__)
+#define LANES 16
+#define SIDE 2
+#elif defined(__AVX__)
+#define LANES 8
+#define SIDE 1
+#else
+#define LANES 4
+#define SIDE 1
+#endif
+#include "panels.h"
 
-/* Add up the lanes of the tiles, and write both triangles of S, (F, F). */
-static void write_moment(float *S, const float *lanes, Py_ssize_t F)
+#ifdef SEVERAL_CPUS
+#define ON_THIS_CPU(f, ...)                                      \
+    (__builtin_cpu_supports("x86-64-v4")   ? f##_v4(__VA_ARGS__) \
+     : __builtin_cpu_supports("x86-64-v3") ? f##_v3(__VA_ARGS__) \
+                                           : f(__VA_ARGS__))
+#else
+#define ON_THIS_CPU(f, ...) f(__VA_ARGS__)
+#endif
+
+/* Memory for so many floats, all 0, of which `*begin` is where a line of the cache begins. */
+static float *room_for(Py_ssize_t floats, float **begin)
 {
-    for (Py_ssize_t i = 0; i < F; i += TILE)
-        for (Py_ssize_t j = 0; j <= i; j += TILE)
-            for (int k = 0; k < TILE * TILE; k++, lanes += WIDTH) {
-                const Py_ssize_t row = i + k / TILE, column = j + k % TILE;
-                float total = 0;
-                for (int lane = 0; lane < WIDTH; lane++)
-                    total += lanes[lane];
-                if (row < F && column < F)
-                    S[row * F + column] = S[column * F + row] = total;
-            }
+    float *memory = PyMem_Calloc(floats + LINE, sizeof *memory);
+    *begin = (float *)(((uintptr_t)memory + 4 * LINE - 1) / (4 * LINE) * (4 * LINE));
+    return memory ? memory : (float *)PyErr_NoMemory();
 }
 
 PyObject *clipped_moment(PyObject *self, PyObject *args)
@@ -95,21 +101,63 @@ PyObject *clipped_moment(PyObject *self, PyObject *args)
         held++;
     if (held == 3) {
         const Py_ssize_t F = b[0].shape[0], N = b[0].shape[1], tiles = (F + TILE - 1) / TILE;
-        float *c = NULL, *sums = NULL;
+        const Py_ssize_t columns = tiles * TILE * BLOCK;
+        float *memory = NULL, *c;
         if (b[1].shape[0] != F || b[2].shape[0] != F || b[2].shape[1] != F)
             PyErr_SetString(PyExc_ValueError, "expected shapes (F, N), (F,) and (F, F)");
-        else if (!(c = PyMem_Calloc(tiles * TILE * BLOCK, sizeof *c)) ||
-                 !(sums = PyMem_Calloc(tiles * (tiles + 1) / 2, TILE * TILE * sizeof(vector))))
-            PyErr_NoMemory();
-        else {
+        else if ((memory = room_for(columns + tiles * (tiles + 1) / 2 * TILE * TILE * MOST, &c))) {
             Py_BEGIN_ALLOW_THREADS
-            add_moment((vector *)sums, c, b[0].buf, b[0].strides[0] / FLOAT, b[1].buf, bound, F, N);
-            write_moment(b[2].buf, sums, F);
+            ON_THIS_CPU(add_moment, c + columns, c, b[0].buf, b[0].strides[0] / FLOAT, b[1].buf, bound,
+                        F, N);
+            ON_THIS_CPU(write_moment, b[2].buf, c + columns, F);
             Py_END_ALLOW_THREADS
             result = Py_NewRef(Py_None);
         }
-        PyMem_Free(c);
-        PyMem_Free(sums);
+        PyMem_Free(memory);
+    }
+    while (held)
+        PyBuffer_Release(b + --held);
+    return result;
+}
+
+/* P, (W, W), in panels of ROWS rows, one column after another; rows beyond W are 0. */
+static void write_panels(float *panels, const float *P, Py_ssize_t W)
+{
+    for (Py_ssize_t first = 0; first < W; first += ROWS)
+        for (Py_ssize_t k = 0; k < W; k++)
+            for (Py_ssize_t row = first; row < first + ROWS; row++)
+                *panels++ = row < W ? P[row * W + k] : 0.0f;
+}
+
+PyObject *map_columns(PyObject *self, PyObject *args)
+{
+    PyObject *arrays[4] = {NULL}, *result = NULL;
+    Py_buffer b[4] = {{0}}; /* z, norm, P, x */
+    const int ndim[4] = {2, 1, 2, 2}, dense = PyBUF_C_CONTIGUOUS, strided = PyBUF_STRIDES;
+    const int flags[4] = {strided | PyBUF_WRITABLE, dense | PyBUF_WRITABLE, dense, strided};
+    int held = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOO", arrays, arrays + 1, arrays + 2, arrays + 3))
+        return NULL;
+    while (held < 4 && get_floats(arrays[held], b + held, ndim[held], flags[held]))
+        held++;
+    if (held == 4) {
+        float *memory = NULL;
+        const Py_ssize_t W = b[3].shape[0], N = b[3].shape[1], tiles = (W + ROWS - 1) / ROWS;
+        Map m = {b[0].buf, b[1].buf, NULL, NULL, b[3].buf, b[0].strides[0] / FLOAT,
+                 b[3].strides[0] / FLOAT, W, N};
+        if (b[0].shape[0] != W || b[0].shape[1] != N || b[1].shape[0] != N || b[2].shape[0] != W ||
+            b[2].shape[1] != W)
+            PyErr_SetString(PyExc_ValueError, "expected shapes (W, N), (N,), (W, W) and (W, N)");
+        else if ((memory = room_for((tiles * ROWS + STRIP) * W, &m.x))) {
+            m.panels = m.x + W * STRIP;
+            Py_BEGIN_ALLOW_THREADS
+            write_panels(m.panels, b[2].buf, W);
+            ON_THIS_CPU(map_all, &m);
+            Py_END_ALLOW_THREADS
+            result = Py_NewRef(Py_None);
+        }
+        PyMem_Free(memory);
     }
     while (held)
         PyBuffer_Release(b + --held);

@@ -20,6 +20,8 @@ except ImportError:  # it was installed without a compiler, or is older
 
 # Ranges of squared norms, in powers of two: norms from 2^-20 to 2^20.
 FIRST, BINS = -40, 80
+# Which fields of exponents in a float64 begin a bin, and which one is of infinity and NaN.
+FIELDS, INFINITE = np.array([0, *range(FIRST + 1024, FIRST + 1023 + BINS)]), 2047
 # Second moments of so few features are too small for BLAS.
 SMALL = 128
 
@@ -146,9 +148,10 @@ def _raised(x: Array, floor: float | None) -> Array:
 
 def _counted(square: Array) -> Array:
     """How many of these squared norms are in each bin; one that is 0 or not finite, in none."""
-    good = np.isfinite(square) & (square > 0)
-    place = np.frexp(square if good.all() else square[good])[1]
-    return np.bincount(np.clip(place - (1 + FIRST), 0, BINS - 1), minlength=BINS)
+    bits = np.asarray(square, np.float64).view(np.int64)
+    found = np.bincount(bits >> 52 & 0xFFF, minlength=4096)  # by the sign and the exponent
+    found[0] -= np.count_nonzero(bits == 0)  # what is left is too small for an exponent
+    return np.add.reduceat(found[:INFINITE], FIELDS)
 
 
 def second_moment(x: Array, bound: float, exact: bool) -> BoundedSum:

@@ -173,7 +173,7 @@ def _charges(curves: Sequence[Curve]) -> str:
     header = ("setting", "releases", "clip", "noise std", "trust", "epsilon", "delta")
     shown = table(header, list(rows.values()), label="Released and charged", sortable=True)
     told = "Releases of a clipped sum that each record is charged for, and the noise on each."
-    inside = folded(f"{len(rows)} settings and budgets", shown)
+    inside = folded(f"{len(rows)} settings and budgets", shown, paper=True)
     return section("Released and charged", paragraph(told) + inside)
 
 

@@ -67,7 +67,7 @@ def ablation(
 def frontier(curves: Curves, title: str, stem: Path) -> None:
     """Accuracy after the last round against the budget."""
     plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4.5))
+    figure, axis = plt.subplots(figsize=(8.5, 4.5))
     for style, method in _styled(curves):
         scores = [curves[epsilon, method].at(70) for epsilon in EPSILONS]
         means, stds = [s.mean for s in scores], [s.std for s in scores]
@@ -75,7 +75,7 @@ def frontier(curves: Curves, title: str, stem: Path) -> None:
     axis.set(xscale="log", xlabel="$\\varepsilon$", ylabel="test accuracy at round 70, %")
     axis.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)  # over no line
     _save(figure, title, stem)
 
 

@@ -143,9 +143,10 @@ def table(
     )
 
 
-def folded(title: str, body: str) -> str:
-    """What opens by a click; nothing without a body."""
-    return f"<details><summary>{escape(title)}</summary>{body}</details>" if body else ""
+def folded(title: str, body: str, *, paper: bool = False) -> str:
+    """What opens by a click and, if `paper`, when it is printed; nothing without a body."""
+    kind = ' class="paper"' if paper else ""
+    return f"<details{kind}><summary>{escape(title)}</summary>{body}</details>" if body else ""
 
 
 def uncovered(text: str) -> str:

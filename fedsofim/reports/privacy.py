@@ -1,13 +1,17 @@
 """What a run released and what that cost, and how loud the noise is: sections of its page."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedsofim.config.schema import parse
+from fedsofim.core.errors import ConfigError
 from fedsofim.reports import names
 from fedsofim.reports.charts import grid
 from fedsofim.reports.lines import lines
 from fedsofim.reports.page import paragraph, table
 from fedsofim.reports.svg import Point
+from fedsofim.runs.directory import Row
 from fedsofim.runs.record import LOST, Released
 
 if TYPE_CHECKING:
@@ -20,7 +24,8 @@ def charged(found: "Found") -> str:
         return ""
     released = found.released
     ends = _ends(found, released)
-    rows = [_row(*row, end) for row, end in zip(_rows(released), ends, strict=True)]
+    stages = _stages(found.config)
+    rows = [_row(*row, end, stages) for row, end in zip(_rows(released), ends, strict=True)]
     if not rows:
         return paragraph("Nothing was released yet.") if found.summary is None else ""
     mu = released.mu()
@@ -53,9 +58,19 @@ def charged(found: "Found") -> str:
     )  # fmt: skip
 
 
-def _row(start: int, sensitivity: float, std: float, times: float, end: int) -> list[str]:
+def _row(
+    start: int, sensitivity: float, std: float, times: float, end: int, stages: Sequence[str]
+) -> list[str]:
     share = _mu(times, sensitivity, std)
-    return [_when(start, end), f"{times:g}", f"{sensitivity:.4g}", f"{std:.4g}", share]
+    return [_when(start, end, stages), f"{times:g}", f"{sensitivity:.4g}", f"{std:.4g}", share]
+
+
+def _stages(config: Row) -> list[str]:
+    """What is released before the first round, by name, as far as the config still tells."""
+    try:
+        return [stage.name for stage in parse(config).stages]
+    except (ConfigError, KeyError, OSError):
+        return []
 
 
 def _rows(released: Released) -> list[tuple[int, float, float, float]]:
@@ -70,10 +85,13 @@ def _ends(found: "Found", released: Released) -> list[int]:
     return [later.get(start, 0) for start in released.start.tolist()]
 
 
-def _when(start: int, end: int) -> str:
+def _when(start: int, end: int, stages: Sequence[str]) -> str:
     if start == LOST:
         return "rounds that a crash lost, and that were released anew"
-    return f"rounds {start + 1} to {end}" if start >= 0 else f"before round 1 (stage {start})"
+    if start >= 0:
+        return f"rounds {start + 1} to {end}"
+    named = -start <= len(stages)  # stages are numbered from the last, -1, backwards
+    return f"before round 1: {stages[start] if named else f'stage {start}'}"
 
 
 def _mu(times: float, sensitivity: float, std: float) -> str:

@@ -94,9 +94,8 @@ def _shown(result: Result) -> str:
     rest = result.title.partition(":")[2].strip()
     shown = table(result.header, result.rows, label=result.title, sortable=True)
     charts = _convergence(result)
-    return paragraph(rest[:1].upper() + rest[1:]) + grid(*charts) + (
-        folded("The table", shown) if charts else shown
-    )  # fmt: skip
+    first = folded("The table", shown) if charts else shown
+    return paragraph(rest[:1].upper() + rest[1:]) + first + grid(*charts)
 
 
 def _convergence(result: Result) -> list[str]:
@@ -105,7 +104,7 @@ def _convergence(result: Result) -> list[str]:
     if result.header[:2] != ["eps", "method"] or not rounds:
         return []
     charts = []
-    methods = sorted({row[1] for row in result.rows}, key=lambda m: m != "DP-FedSOFIM")
+    methods = sorted(dict.fromkeys(r[1] for r in result.rows), key=lambda m: m != "DP-FedSOFIM")
     at = {method: i for i, method in enumerate(methods)}
     for budget in dict.fromkeys(row[0] for row in result.rows):
         rows = {row[1]: row for row in result.rows if row[0] == budget}

@@ -18,14 +18,23 @@ class Stop:
         self.requested = True
 
 
+# The handlers that nobody has put there.
+UNTOUCHED = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
+
+
 @contextmanager
 def stop_requests() -> Iterator[Stop]:
-    """Turn Ctrl-C and a polite kill into a stop after the round that is under way."""
+    """Turn Ctrl-C and a polite kill into a stop after the round that is under way.
+
+    What another program listens to stays its own. Flower's ServerApp is told to end when its
+    SuperLink has died, and then no round would come to its end.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # under 'flwr run' signals are Flower's
+        yield stop  # signals are the main thread's
         return
-    previous = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
+    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) in UNTOUCHED]
+    previous = {s: signal.signal(s, stop.request) for s in signals}
     try:
         yield stop
     finally:

@@ -139,9 +139,8 @@ def _named(name: str) -> Tracker:
         missing = find_spec(name) is None
         require(not missing, f"track={name}: is not installed: pip install 'fedsofim[{name}]'")
         return TRACKERS[name]()
-    require(
-        ":" in name, f"track={name}: unknown; {options(TRACKERS, name)}, or package.module:Name"
-    )
+    known = f"give package.module:Name, or {options(TRACKERS, name)}"
+    require(":" in name, f"track={name}: unknown; {known}")
     found = load_object(name, "track")
     if not (isinstance(found, type) and issubclass(found, Tracker)):
         raise ConfigError(f"track={name}: must derive from fedsofim.runs.tracking.Tracker")

@@ -39,6 +39,7 @@ from fedsofim.secagg.stages import Stage
 from fedsofim.secagg.state import HELD, Member, State, new_secrets, secrets_of
 
 Release = Callable[[], Array]
+FIELDS = 4  # of a request, at most
 
 
 def answer(
@@ -67,7 +68,7 @@ def answer(
         trust(stage == Stage.ADVERT, Reason.STAGE, stage.name)
         new, body = _advert(request[1:], member)
     else:
-        session, fields = read_session(known.session), wire.split(request[1:])
+        session, fields = read_session(known.session), wire.split(request[1:], most=FIELDS)
         trust(session == member.session, Reason.SESSION)  # or it is charged by other terms
         order = stages.ALL if session.recover else stages.WITHOUT_RECOVERY
         due = order[len(answers) // 2 : len(answers) // 2 + 1]
@@ -100,13 +101,14 @@ def _admit(
 ) -> tuple[State, Graph, list[bytes]]:
     """Check who takes part, and whether the neighbours' keys are theirs."""
     trust(len(fields) == 3, Reason.MALFORMED)
+    wire.read_integers(fields[0], len(member.peers))  # before more is made of them
     me, (root, graph, digests) = member.number, stages.read_roster(session, *fields[:2])
     trust(me in digests and digests.keys() <= member.peers.keys(), Reason.ROSTER)
     member.policy.check(session, len(digests))
     mine = wire.split(state.answers)[1][1:]
     trust(digests[me] == stages.advert_digest(mine), Reason.KEYS, "not my own")
-    neighbours, adverts = graph.neighbours(me), wire.split(fields[2])
-    trust(len(adverts) == len(neighbours), Reason.MALFORMED, "not the neighbours' keys")
+    neighbours = graph.neighbours(me)
+    adverts = wire.split(fields[2], len(neighbours))
     seals, masks = [], []
     for other, shown in zip(neighbours, adverts, strict=True):
         advert = stages.read_advert(shown, session, other)
@@ -234,8 +236,9 @@ def _unmask(
     trust(len(fields) == 3, Reason.MALFORMED)
     roster = wire.read_integers(state.roster)
     survivors = set(wire.read_bitmap(roster, state.survivors))
-    signers, signatures = wire.read_integers(fields[0]), wire.split(fields[1])
-    right = set(signers) <= survivors and len(set(signers)) == len(signers) == len(signatures)
+    signers = wire.read_integers(fields[0], len(survivors))
+    signatures = wire.split(fields[1], len(signers))
+    right = set(signers) <= survivors and len(set(signers)) == len(signers)
     trust(right and len(signers) >= session.signers(len(roster)), Reason.SIGNATURES)
     message = stages.survivors_message(state.root, state.shared, state.survivors)
     for other, signature in zip(signers, signatures, strict=True):

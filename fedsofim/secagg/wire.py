@@ -25,10 +25,13 @@ def join(fields: Iterable[bytes]) -> bytes:
     return b"".join(len(field).to_bytes(WORD, "little") + field for field in fields)
 
 
-def split(blob: bytes, count: int | None = None) -> list[bytes]:
-    """The fields of `join`, as many as are expected."""
-    fields, end, size = [], 0, len(blob)
+def split(blob: bytes, count: int | None = None, most: int | None = None) -> list[bytes]:
+    """The fields of `join`, as many as are expected, or at most; no more are ever made."""
+    fields: list[bytes] = []
+    end, size, most = 0, len(blob), most if count is None else count
     while end < size:
+        if len(fields) == most:
+            raise DistrustError(Reason.MALFORMED, f"more than {most} fields")
         begin = end + WORD
         end = begin + int.from_bytes(blob[end:begin], "little")
         if max(begin, end) > size:
@@ -49,9 +52,10 @@ def integers(values: Sequence[int]) -> bytes:
     return pack(f"<{len(values)}I", *values)
 
 
-def read_integers(blob: bytes) -> list[int]:
-    """The numbers of `integers`."""
+def read_integers(blob: bytes, most: int | None = None) -> list[int]:
+    """The numbers of `integers`, if there are at most so many."""
     trust(len(blob) % WORD == 0, Reason.MALFORMED, "not whole numbers")
+    trust(most is None or len(blob) <= WORD * most, Reason.MALFORMED, f"more than {most} numbers")
     return list(unpack(f"<{len(blob) // WORD}I", blob))
 
 

@@ -1,10 +1,11 @@
 """The paper's accuracies: what each table needs, and how it reads beside the paper's figures."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from fedsofim.config.compose import EPSILONS, compose_many
-from fedsofim.config.schema import parse
+from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.reports.tables import Score, Table, paper, score
 from fedsofim.runs.directory import Row
@@ -68,8 +69,8 @@ class Study(NamedTuple):
 
     def run(self, cells: Sequence[Sequence[str]]) -> list[Runs]:
         """The runs of each cell, given as overrides; all that are not known yet run together."""
-        asked = [[*cell, *self.extra, f"seed={seed}"] for cell in cells for seed in self.seeds]
-        configs = [parse(values) for values in compose_many(asked)]
+        asked = ((*cell, *self.extra, f"seed={seed}") for cell in cells for seed in self.seeds)
+        configs = _configs(tuple(asked))
 
         def keep(number: int, result: Result) -> Row:
             return curve_of(result) | {"predictions": pack(result.predictions)}
@@ -77,6 +78,12 @@ class Study(NamedTuple):
         rows = self.results.run(configs, keep, jobs=self.jobs, show=self.show)
         n = len(self.seeds)
         return [_over_seeds(rows[i * n : (i + 1) * n]) for i in range(len(cells))]
+
+
+@cache
+def _configs(asked: tuple[tuple[str, ...], ...]) -> list[Config]:
+    """The configs of a table's runs; a figure of the same runs asks for them again."""
+    return [parse(values) for values in compose_many(asked)]
 
 
 def _over_seeds(rows: Sequence[Row]) -> Runs:

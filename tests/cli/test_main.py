@@ -96,7 +96,12 @@ def test_a_run_as_a_process(cli, tmp_path, small):
         ("output.checkpoint_every=0", ["output.checkpoint_every=0"]),
         ("~strategy", ["strategy"]),
         ("~dataset", ["dataset"]),
-        ("nonsense", ["nonsense"]),
+        ("nonsense", ["nonsense: give a value, as in rounds=5"]),
+        ("epsilon", ["epsilon: give a value, as in privacy.epsilon=5"]),
+        ("dataset=table", ["dataset.path: name a table, .csv or .parquet"]),
+        ("dataset=table dataset.path=x.csv", ["x.csv: there is no such file"]),
+        ("engine=rya", ["; did you mean ray?"]),
+        ("track=wanbd", ["; did you mean wandb?"]),
         ("seed=${nothing}", ["nothing"]),
         ("client=scaffold", ["does not go with strategy=sofim"]),
     ],
@@ -156,6 +161,11 @@ def test_resume_tells_what_is_not_a_run(inside, tmp_path):
 def test_an_unknown_command(inside):
     assert_refused(inside("trane"), "trane: no such command; choose one of run, resume")
     assert_refused(inside("repotr"), "repotr: no such command; ", "; did you mean report?")
+    assert_refused(inside("rnu"), "; did you mean run?")
+    assert_refused(inside("deploy", "rehearse", "--client=3"), "; did you mean --clients?")
+    assert_refused(inside("deploy", "clint"), "; did you mean client?")
+    assert_refused(inside("deploy", "client"), "deploy client: give --server, --ca, --id")
+    assert_refused(inside("ledger", "--json"), "give command, dir; it is one of show, verify")
     assert_refused(inside("list", "strategis"), "; did you mean strategies?")
     assert_refused(inside("export", "x", "--to", "onx"), "; did you mean onnx?")
     assert_refused(inside("strategy=fedgd", "seed=1"), "'fedsofim run strategy=fedgd seed=1'?")

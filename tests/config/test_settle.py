@@ -25,6 +25,22 @@ def test_data_of_ones_own_has_settings_from_public_numbers(npz):
     assert parse(values).stages[0].name == "norms"
 
 
+@pytest.mark.parametrize(
+    "division", ["natural", "flwr:natural-id", "flwr:size partition.args.partition_sizes=[90,90]"]
+)
+def test_clients_that_the_data_name_are_reckoned_with(tmp_path, arrays, division):
+    """Each adds its own noise, so the settings of two hospitals are not those of one."""
+    if division.startswith("flwr"):
+        pytest.importorskip("flwr_datasets")
+    ids = np.arange(len(arrays["train_y"])) % 2
+    np.savez(tmp_path / "x.npz", **arrays, train_client_id=ids)
+    found = own(tmp_path / "x.npz", *f"partition={division}".split())
+    said = own(tmp_path / "x.npz", "partition=iid", "partition.clients=2")
+    assert "2 clients a round" in found["note"]
+    assert found["note"] == said["note"]
+    assert found["strategy"]["lr"] == said["strategy"]["lr"]
+
+
 def test_the_papers_data_keeps_the_papers_settings():
     for name in PUBLISHED:
         values = compose([f"dataset={name}"])

@@ -94,6 +94,7 @@ BAD = {
     "truths": ({"train_x": X > 0}, "not real numbers"),
     "fractions": ({"train_y": Y + 0.5}, "train_y holds float64, not whole numbers"),
     "negative": ({"train_y": Y - 1}, "train_y has the negative label -1"),
+    "wrapped": ({"train_y": (Y - 1).astype(np.uint64)}, "has the label 18446744073709551615"),
     "huge label": ({"train_y": Y + 10**9}, "a label is 1000000002, and there are 12 records"),
     "one class": ({"train_y": 0 * Y, "test_y": 0 * Y}, "at least two classes"),
     "objects": ({"train_x": np.array([{}] * 12, dtype=object)}, "not a readable .npz file"),

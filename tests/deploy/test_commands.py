@@ -173,6 +173,11 @@ def test_a_server_does_not_take_the_place_of_one_that_runs(
     assert (tmp_path / "server" / "ca.crt").exists()
 
 
+def test_flowers_programs_keep_their_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # as many containers have it
+    assert "PYTHONDONTWRITEBYTECODE" not in programs.environment()
+
+
 def test_flower_looks_for_tasks_often_unless_the_user_says_how_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -73,6 +73,33 @@ def test_a_server_that_is_not_there_yet_can_be_waited_for(tmp_path: Path) -> Non
     )
 
 
+def test_a_proxy_whose_server_is_down_can_be_waited_for(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"])
+
+    def hang_up() -> None:
+        with listener.accept()[0] as near:
+            near.recv(1 << 16)  # else the unread hello would reset the connection
+
+    Thread(target=hang_up, daemon=True).start()
+    told = why_not(Address("127.0.0.1", listener.getsockname()[1]), tmp_path / "ca.crt")
+    assert "closes the connection" in str(told)
+
+
+def test_a_server_without_tls_is_refused_for_good(listener: socket.socket, tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"])
+
+    def speak_plainly() -> None:
+        with listener.accept()[0] as near:
+            near.recv(1 << 16)
+            near.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    Thread(target=speak_plainly, daemon=True).start()
+    with pytest.raises(ConfigError, match="does not speak TLS"):
+        why_not(Address("127.0.0.1", listener.getsockname()[1]), tmp_path / "ca.crt")
+
+
 def test_a_host_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")

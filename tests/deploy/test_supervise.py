@@ -93,9 +93,16 @@ def test_waiting_is_said_once_and_then_dotted(
     monkeypatch.setattr(supervision, "PAUSE", 0.0)
     monkeypatch.setattr(sys.stdout, "write", shown.append)
     supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
+    key, first = tmp_path / "client.pub", "".join(shown)
+    shown.clear()
+    (tmp_path / "supernode.log").write_text(WORKING)  # it has been let in before, and was killed
+    codes = iter([1, 1, 0])
+    supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", key)
     monkeypatch.undo()
-    key = tmp_path / "client.pub"
-    assert "".join(shown) == f"Waiting to be registered: send {key} to the server\n.."
+    assert first == f"Waiting to be registered: send {key} to the server\n.."
+    again = "".join(shown)
+    assert again.startswith("Waiting to be let in again: for up to a minute ")
+    assert again.endswith(f"{key} is no longer registered there\n.")
 
 
 def test_the_lines_of_a_program_are_heard_though_its_child_lives_on(tmp_path: Path) -> None:

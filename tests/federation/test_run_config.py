@@ -71,7 +71,7 @@ def test_short_words_and_overrides_make_one_run(run, npz, tmp_path):
         ("epsilon=-1.0", "privacy.epsilon=-1.0: must be > 0"),
         ('epsilon="much"', "privacy.epsilon=much: must be a number"),
         ('overrides="epsilonn=1"', "epsilonn: no such key; did you mean privacy.epsilon"),
-        ('epsilon=1.0 overrides="privacy.epsilon=2"', "privacy.epsilon is in overrides, too"),
+        ('epsilon=1.0 overrides="privacy.epsilon=2"', "privacy.epsilon is given twice"),
     ],
 )
 def test_a_mistake_is_one_line(run, text, told):
@@ -87,3 +87,5 @@ def test_an_app_of_ones_own_may_have_other_keys():
     ]
     with pytest.raises(ConfigError, match=r"epsilom: no such key; did you mean privacy.epsilon"):
         compose(overrides_of({"epsilom": 1.0}))
+    with pytest.raises(ConfigError, match=r"privacy.epsilon is given twice"):
+        overrides_of({"epsilon": 1.0, "privacy.epsilon": 10.0})

@@ -1,5 +1,7 @@
 """A server with a colluding client against owners that add to sums: what it gets is charged."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,66 @@ def test_a_torn_note_is_no_answer(tmp_path: Path) -> None:
     notes.note("ef", "SIGN")
     assert notes.knows("ef", "SIGN")
     assert not notes.knows("f", "SIGN")
+
+
+def test_notes_keep_their_name(tmp_path: Path) -> None:
+    for left in (None, b"", b"\n", b"\nab"):  # by a full disk
+        notes = Answered(tmp_path / repr(left))
+        if left is not None:
+            notes.path.write_bytes(left)
+        name = notes.name
+        notes.note("cd", "SIGN")
+        assert name
+        assert (notes.name, Answered(notes.path).name) == (name, name)
+    assert Answered(tmp_path / "another").name != Answered(tmp_path / "None").name
+
+
+def test_two_runs_at_once_do_not_end_each_other(tmp_path: Path, values: Values) -> None:
+    """The first charge of one run comes while another has keys, and no charge yet."""
+    owners, config = make_owners(tmp_path, 5, honest=4), parse(values(*FIVE))
+    one, other = Talk(owners, config, run="aa"), Talk(owners, config, run="bb")
+    other.stage()
+    for talk in (one, one, other):
+        talk.stage()
+    assert one.server.result is not None
+    assert other.server.result is not None
+
+
+def test_a_session_outlives_a_clock_that_is_put_back(tmp_path: Path, values: Values) -> None:
+    owners, config = make_owners(tmp_path, 5, honest=4), parse(values(*FIVE, "rounds=9"))
+    for t in range(4):
+        before = Talk(owners, config, t=t)
+        before.stage()
+        before.stage()
+    later = time.time() + 3600
+    for file in tmp_path.glob("owner*/run-*.sum"):
+        os.utime(file, (later, later))
+    now, ahead = Talk(owners, config, t=4), Talk(owners, config, t=5)
+    for talk in (now, ahead, now, ahead):
+        talk.stage()
+    assert now.server.result is not None
+    assert ahead.server.result is not None
+
+
+@pytest.mark.parametrize("stage", [Stage.SHARE, Stage.SIGN, Stage.UNMASK])
+def test_a_session_stays_on_the_machine_where_it_began(
+    stage: Stage, tmp_path: Path, values: Values, monkeypatch: pytest.MonkeyPatch, inside: Any
+) -> None:
+    """A copy from before an answer has the newest ledger, if nothing was charged for the answer."""
+    owners = make_owners(tmp_path, 5, honest=4)
+    first = Talk(owners, parse(values(*FIVE, "secagg.threshold=4")))
+    talk = Talk(owners, first.config, t=1)
+    hello = talk.requests[0]
+    for _ in range(3):
+        first.stage()
+    while talk.server.stage != stage:
+        talk.stage()
+    (file,) = Path(owners[0]["state"]).glob(f"*{talk.name}*.sum")
+    before = file.read_bytes()
+    assert not refused(talk.ask(0))
+    file.write_bytes(before)
+    monkeypatch.setenv("FEDSOFIM_STATE", str(tmp_path / "another machine"))
+    assert inside("ledger", "adopt", owners[0]["state"]).returncode == 0
+    assert Reason.STAGE in refused(talk.ask(0))
+    assert not refused(talk.ask(0, hello))  # with other keys: what was said before is void
+    assert (Reason.KEYS if stage == Stage.SHARE else Reason.STAGE) in refused(talk.ask(0))

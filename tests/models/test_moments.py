@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsofim.models import head, moments
+from fedsofim.models import head, maps, moments
 from fedsofim.models.moments import Features
 from fedsofim.transforms.stages import affine
 
@@ -13,6 +13,7 @@ def either(request, monkeypatch):
     """With the compiled kernel, and without it."""
     if not request.param:
         monkeypatch.setattr(moments, "clipped_moment", None)
+        monkeypatch.setattr(maps, "map_columns", None)
     elif moments.clipped_moment is None:
         pytest.skip("there is no compiled kernel")
 
@@ -51,6 +52,40 @@ def test_no_record_adds_more_than_its_bound_to_a_second_moment(either, rng):
     np.testing.assert_allclose(S, rest, atol=1e-3)
 
 
+@pytest.mark.parametrize("W", [2, 13, 14, 65, 128, 129])
+@pytest.mark.parametrize("N", [0, 1, 15, 31, 33, 300])
+def test_a_map_is_the_product_and_its_norms_are_never_too_small(either, rng, W, N):
+    P, x = rng.normal(size=(W, W)).astype(np.float32), rng.normal(size=(W, N + 5))
+    x = x.astype(np.float32)[:, 5:]  # a view: rows are apart
+    around = np.full((W + 2, N + 7), 9.0, np.float32)
+    z, norm = maps.through(P, x, out=around[1:-1, 3 : 3 + N])
+    np.testing.assert_allclose(z, P.astype(np.float64) @ x, atol=1e-5 * W)
+    true = np.linalg.norm(z.astype(np.float64), axis=0)
+    assert (norm >= true).all()
+    np.testing.assert_allclose(norm, true, rtol=1e-4)
+    around[1:-1, 3 : 3 + N] = 9
+    assert (around == 9).all()  # nothing beside it was written
+
+
+def test_the_kernel_maps_a_record_as_if_it_were_alone(rng):
+    """To the last bit, wherever it stands; one that is not finite spoils no other."""
+    if maps.map_columns is None:
+        pytest.skip("there is no compiled kernel")
+    P, x = (rng.normal(size=(65, n)).astype(np.float32) for n in (65, 200))
+    z, norm = maps.through(P, x)
+    for part in (slice(1), slice(7, 60), slice(199, 200)):
+        few, size = maps.through(P, x[:, part])
+        np.testing.assert_array_equal(few, z[:, part])
+        np.testing.assert_array_equal(size, norm[part])
+    bad = x.copy()
+    bad[3, [0, 50]] = np.nan, np.inf
+    others = np.delete(np.arange(200), [0, 50])
+    seen, size = maps.through(P, bad)
+    np.testing.assert_array_equal(seen[:, others], z[:, others])
+    np.testing.assert_array_equal(size[others], norm[others])
+    assert not np.isfinite(size[[0, 50]]).any()
+
+
 def test_a_kernel_refuses_what_does_not_fit(rng):
     kernel = pytest.importorskip("fedsofim_kernel").clipped_moment
     x, shift, S = (
@@ -65,6 +100,23 @@ def test_a_kernel_refuses_what_does_not_fit(rng):
         kernel(x.astype(np.float64), shift, 1.0, S)
     with pytest.raises(TypeError):
         kernel(x[:, ::2], shift, 1.0, S)
+
+
+def test_a_map_refuses_what_does_not_fit():
+    kernel = pytest.importorskip("fedsofim_kernel").map_columns
+    z, x = np.zeros((2, 3, 8), np.float32)
+    norm, P = np.zeros(8, np.float32), np.zeros((3, 3), np.float32)
+    kernel(z, norm, P, x)
+    for wrong in [(z[:2], norm, P, x), (z[:, :7], norm, P, x), (z, norm[:7], P, x)]:
+        with pytest.raises(ValueError, match="expected shapes"):
+            kernel(*wrong)
+    few = np.zeros((2, 2), np.float32)
+    for wrong in [(z, norm, few, x), (z, norm, P, x[:2]), (z, norm, P, x[:, 1:])]:
+        with pytest.raises(ValueError, match="expected shapes"):
+            kernel(*wrong)
+    for wrong in [(z, norm, P.astype(float), x), (z[:, ::-1], norm, P, x), (z, norm, P, x[0])]:
+        with pytest.raises((TypeError, BufferError)):
+            kernel(*wrong)
 
 
 @pytest.mark.parametrize("floor", [None, 0.0])

@@ -5,6 +5,8 @@ from reports_browser import chromium, opened
 
 from fedsofim.config.compose import compose
 from fedsofim.reports import compare
+from fedsofim.reports.charts import bars, grid, matrix
+from fedsofim.reports.page import page as html_page
 from fedsofim.runs.session import run as run_session
 from fedsofim.studies.sweep import Sweep
 
@@ -105,6 +107,17 @@ def test_it_prints_in_light_whatever_the_screen(browser, report, tmp_path):
     page.close()
 
 
+def test_what_was_charged_is_printed_and_folds_again(browser, comparison):
+    page, said = opened(browser, comparison)
+    fold = page.locator("details.paper")
+    for event, is_open in (("beforeprint", True), ("afterprint", False)):
+        page.evaluate(f"dispatchEvent(new Event('{event}'))")
+        assert fold.count() == 1
+        assert fold.evaluate("d => d.open") == is_open
+    assert said == []
+    page.close()
+
+
 def test_charts_are_drawn_anew_for_paper_and_for_a_phone(browser, report):
     page, said = opened(browser, report)
     widths = "[...document.querySelectorAll('.plot svg')].map(e => Number(e.getAttribute('width')))"
@@ -117,6 +130,29 @@ def test_charts_are_drawn_anew_for_paper_and_for_a_phone(browser, report):
     page.wait_for_timeout(300)
     shown = "[...document.querySelectorAll('.plot svg')].map(e => e.clientWidth)"
     assert page.evaluate(shown) == page.evaluate(widths)  # no text is scaled down
+    assert said == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_long_names_of_classes_stay_on_the_picture(browser, tmp_path, width):
+    named = ["colorectal adenocarcinoma epithelium", "normal colon mucosa", "mucus"]
+    counts = [[12345, 3, 0], [5, 678, 90], [1, 2, 3]]
+    charts = grid(
+        bars("by class", [(name, 50.0, "note") for name in named], x="accuracy, %"),
+        matrix("taken", counts, rows=named, columns=named, x="taken for", y="true class"),
+    )
+    (tmp_path / "page.html").write_text(html_page("names", charts))
+    page, said = opened(browser, f"file://{tmp_path / 'page.html'}", width=width)
+    page.wait_for_selector(".plot svg")
+    beyond = """[...document.querySelectorAll('.plot svg text')].filter(t => {
+      const a = t.getBoundingClientRect(), b = t.ownerSVGElement.getBoundingClientRect();
+      return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1;
+    }).map(t => t.textContent)"""
+    assert page.evaluate(beyond) == []
+    shown = page.locator(".plot svg").all_text_contents()
+    assert all("mucus" in one and "…" in one for one in shown)  # whole if short, else cut
+    assert page.evaluate(WIDER) == 0
     assert said == []
     page.close()
 

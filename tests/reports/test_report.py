@@ -191,8 +191,10 @@ def test_class_names_are_used_where_they_are_known(small, tmp_path):
 def test_what_reproduce_wrote_has_a_page(tmp_path):
     title = "Table 3: test accuracy (%); 1 of 2 gaps within 5 points"
     header = ("eps", "method", "T=10", "paper", "T=20", "paper", "gap")
+    others = [f"DP-Fed{letter}" for letter in "QWERTY"]  # in an order of their own
     rows = [
         ("1", "DP-FedGD", "60.00±0.10", "61.0", "65.00±0.20", "66.0", "+0.00"),
+        *(("1", name, "60.0±0.1", "61.0", "65.0±0.2", "66.0", "+0.00") for name in others),
         ("1", "DP-FedSOFIM", "62.00±0.10", "63.0", "68.00±0.20", "70.0", "+3.00"),
     ]
     made = Table(title, header, rows)
@@ -201,7 +203,9 @@ def test_what_reproduce_wrote_has_a_page(tmp_path):
     cli_report([str(tmp_path), "--out", str(tmp_path / "page.html")])
     page = (tmp_path / "page.html").read_text()
     assert "<h1>1 of 2 gaps to DP\u2011FedGD are within 5 points of the paper&#x27;s.</h1>" in page
-    assert charts(page)["Table 3, epsilon 1: ours"]["series"][0]["points"][1][:2] == [20, 68.0]
+    drawn = charts(page)["Table 3, epsilon 1: ours"]["series"]
+    assert drawn[0]["points"][1][:2] == [20, 68.0]
+    assert [line["name"] for line in drawn] == ["DP-FedSOFIM", "DP-FedGD", *others]
     assert charts(page)["Table 3, epsilon 1: the paper's"]["series"][0]["points"] == [
         [10, 63.0],
         [20, 70.0],

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import threading
 
 import pytest
@@ -10,7 +11,11 @@ from reports_browser import chromium, opened
 from fedsofim.cli.watch import main as watch
 from fedsofim.config.compose import compose
 from fedsofim.core.errors import ConfigError
+from fedsofim.reports import privacy
+from fedsofim.reports.live import progress
+from fedsofim.reports.run_page import Found
 from fedsofim.reports.watch import STATUS, Server, Watched
+from fedsofim.runs.directory import RunDir
 from fedsofim.runs.observer import Observer
 from fedsofim.runs.session import run as run_session
 from fedsofim.studies.sweep import Sweep
@@ -98,6 +103,24 @@ def test_a_sweep_is_watched_and_who_refuses_is_told(small, tmp_path):
     page = Watched(owned).html()
     assert "1 of 2 clients are connected" in page
     assert "its budget &lt;b&gt; does not cover the run" in page
+
+
+def test_what_is_released_before_the_first_round_is_spent_and_named(small, tmp_path):
+    """A run that stops in its first round has paid for its set-up."""
+
+    class Stopping(Observer):
+        def round(self, row):
+            raise RuntimeError
+
+    given = [*small[:-1], "settings=auto", "output.checkpoint_every=1"]
+    with pytest.raises(RuntimeError):
+        run_session(compose(given), tmp_path / "run", observer=Stopping())
+    found = Found.read(RunDir.open(tmp_path / "run"))._replace(rows=[])
+    spent = float(re.search(r"epsilon ([\d.e-]+) of", progress(found))[1])
+    assert spent > 0
+    table = privacy.charged(found)
+    for name in ("norms", "mean", "covariance"):
+        assert f"before round 1: {name}" in table
 
 
 def test_a_port_that_is_taken_is_one_line(serving):

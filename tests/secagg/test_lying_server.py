@@ -1,5 +1,7 @@
 """A server that breaks the rules: honest clients do not answer, and nothing is unmasked."""
 
+import tracemalloc
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
@@ -233,3 +235,25 @@ def test_no_request_makes_a_client_fall(stage, kind, where, noise):
         return
     # A changed envelope or confirmation is its sender's loss, and no reason to refuse.
     assert stage in (Stage.MASK, Stage.UNMASK)
+
+
+def long(kind, party):
+    """A request of a megabyte, of which a client could make many times as much."""
+    numbers = wire.integers(range(1 << 18))
+    return {
+        "fields": bytes([Stage.SHARE]) + bytes(1 << 20),
+        "roster": made(Stage.SHARE, party, numbers, b"", b""),
+        "signers": made(Stage.UNMASK, party, numbers, b"", b""),
+        "signatures": made(Stage.UNMASK, party, wire.integers(range(4)), bytes(1 << 20), b""),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["fields", "roster", "signers", "signatures"])
+def test_little_is_made_of_a_long_message(kind):
+    party, _ = at(Stage.UNMASK if kind.startswith("sign") else Stage.SHARE)
+    request = long(kind, party)
+    tracemalloc.start()
+    refuses(party, request, Reason.MALFORMED)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 4 * len(request)

@@ -12,7 +12,7 @@ from fedsofim.config.schema import parse
 from fedsofim.engines.local import run
 from fedsofim.engines.stacked import run as run_stacked
 from fedsofim.engines.stacked import stack_key
-from fedsofim.models.moments import BINS, FIRST, Features
+from fedsofim.models.moments import BINS, FIRST, Features, _counted
 from fedsofim.runs.evaluation import measure
 from fedsofim.runs.experiment import begin, prepare
 from fedsofim.transforms.norms import usual_norm
@@ -43,6 +43,22 @@ def test_counts_are_those_of_the_definition(seed, size):
     norms = np.linalg.norm(x.astype(np.float32).astype(np.float64), axis=0)
     edges = np.exp2((FIRST + np.arange(BINS + 1)) / 2)
     np.testing.assert_array_equal(counts_of(x), np.histogram(norms, edges)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_bin_is_told_by_bits_as_by_logarithms(dtype):
+    """At both sides of every edge, beyond the ends, and what no float should be."""
+    edges = np.exp2(FIRST + np.arange(-3.0, BINS + 4)).astype(dtype)
+    limits = np.finfo(dtype)
+    least = [limits.smallest_subnormal, limits.tiny / 2, limits.tiny, limits.max]
+    good = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, np.inf), least])
+    bad = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, -1.0, -limits.smallest_subnormal]
+    square = np.concatenate([good, bad, bad]).astype(dtype)
+    place = np.frexp(good.astype(dtype).astype(np.float64))[1] - 1  # the floor of its logarithm
+    expected = np.bincount(np.clip(place - FIRST, 0, BINS - 1), minlength=BINS)
+    np.testing.assert_array_equal(_counted(square), expected)
+    np.testing.assert_array_equal(_counted(square[::-1]), expected)
+    assert _counted(square[:0]).tolist() == [0] * BINS
 
 
 def test_what_has_no_norm_is_not_counted():

@@ -14,7 +14,7 @@ from fedsofim.clients.program import release_stage, transformed
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
 from fedsofim.privacy.exact import ExactNoise
-from fedsofim.privacy.mechanism import SeededNoise
+from fedsofim.privacy.mechanism import SeededNoise, seeded
 from fedsofim.privacy.plan import Privacy
 from fedsofim.strategies.fedfc import SecondMoment
 from fedsofim.strategies.ridge import Joint
@@ -146,6 +146,28 @@ def test_measured_noise_is_that_of_the_plan(name, adjacency):
     assert np.std(mean) == pytest.approx(stage_std(stage, -1, told, sizes, "size"), rel=0.9)
 
 
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+@pytest.mark.parametrize("name", STAGES)
+def test_a_simulation_draws_the_noise_of_all_clients_at_once(rng, name, epsilon):
+    """To the last bit what clients draw one by one, each from its own stream."""
+    stage, told = STAGES[name], plan_for(STAGES[name].share, epsilon=epsilon)
+    clients = [Client(i, data_of(rng.normal(size=(n, F)))) for i, n in [(7, 3), (0, 90), (3, 1)]]
+    received = {"P": affine(np.eye(F) / 3, np.ones(F))} if stage.reads else {}
+    together = release_stage(stage, -1, clients, received, told, seeded(5, -1))
+    alone = release_stage(stage, -1, clients, received, told, lambda *key: seeded(5, -1)(*key))
+    np.testing.assert_array_equal(together, alone)
+    assert together.dtype == alone.dtype == np.float32
+    other = release_stage(stage, -1, clients, received, told, seeded(5, -2))
+    assert (together == other).all() == (epsilon == math.inf)
+
+
+def test_a_client_without_records_is_refused_by_name():
+    nobody = [Client(0, data_of(np.ones((2, F)))), Client(4, data_of(np.zeros((0, F))))]
+    for noise in (seeded(0, -1), lambda *_: ExactNoise()):
+        with pytest.raises(ConfigError, match="client 4 holds no records"):
+            release_stage(MEAN, -1, nobody, {}, plan_for(0.03), noise)
+
+
 def test_a_deployed_clients_noise_is_that_of_the_plan():
     told, one = plan_for(0.07), Client(0, data_of(np.zeros((8, F))))
     released = np.concatenate(
@@ -201,6 +223,32 @@ def test_a_mapped_record_does_not_depend_on_its_neighbours(rng):
     assert whole.through(P) is whole
     np.testing.assert_array_equal(whole.through(None).x, data_of(x).x)
     np.testing.assert_array_equal(whole.through(2 * P).x, data_of(x).through(2 * P).x)
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_clients_are_mapped_into_one_block_with_the_bits_of_each_alone(rng, turns):
+    """Whichever map they came from; the block is no client's records, and nobody else's change."""
+    sizes = [30, 1, 0, 200]
+    data = [data_of(rng.normal(size=(n, F))) for n in sizes]
+    before = [D.x.copy() for D in data]
+    clients = [Client(i, D) for i, D in enumerate(data)]
+    for scale in (1.0, 2.0):
+        U = scale * (rng.normal(size=(F, F)) if turns else np.eye(F))
+        P = affine(U, np.ones(F))
+        clients = transformed(clients, {"P": P}, exact=False)
+        for D, (_, seen) in zip(data, clients, strict=True):
+            alone = D.through(P, exact=False)
+            np.testing.assert_array_equal(seen.x, alone.x)
+            np.testing.assert_array_equal(seen.norm, alone.norm)
+            assert seen.target is D.target
+        blocks = {id(seen.x.base) for _, seen in clients}
+        assert len(blocks) == 1
+        again = transformed(clients, {"P": P.copy()}, exact=False)
+        assert all(a.data is b.data for a, b in zip(again, clients, strict=True))
+    for D, x in zip(data, before, strict=True):
+        np.testing.assert_array_equal(D.x, x)
+    raw = transformed(clients, {}, exact=False)
+    assert all(c.data.x is D.x for c, D in zip(raw, data, strict=True))
 
 
 def test_the_folded_model_says_the_same_of_raw_records(rng):
