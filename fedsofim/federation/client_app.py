@@ -21,6 +21,7 @@ from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.family import end_with_parent
 from fedsofim.core.threads import one_thread_a_product
 from fedsofim.data.classes import Classes
 from fedsofim.data.owned import Records
@@ -38,6 +39,7 @@ from fedsofim.privacy.policy import Policy
 from fedsofim.privacy.refusals import Refusal, RefusedError
 from fedsofim.runs.experiment import clients_of, first_parameters, load_divided
 
+end_with_parent()
 app = ClientApp()
 Arrays = dict[str, Array]
 Values = dict[str, Any]

@@ -23,6 +23,7 @@ from fedsofim.config.auto import Sizes
 from fedsofim.config.compose import compose, make_absolute
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.family import end_with_parent
 from fedsofim.core.shipped import editable_root
 from fedsofim.data.own import Data
 from fedsofim.engines.flower import flower_engine
@@ -34,6 +35,7 @@ from fedsofim.runs import session
 from fedsofim.runs.directory import RunDir
 from fedsofim.runs.observer import Text
 
+end_with_parent()
 app = ServerApp()
 
 
