@@ -5,7 +5,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedsofim.config.schema import parse
-from fedsofim.privacy.accounting import epsilon_of
 from fedsofim.reports import names
 from fedsofim.reports.page import table
 
@@ -27,7 +26,7 @@ def progress(found: "Found", status: Mapping[str, Any] | None = None) -> str:
 def _budget(found: "Found") -> list[str]:
     """What is spent, and what is left of what the config allows."""
     planned, delta = parse(found.config).epsilon(), found.config["privacy"].get("delta")
-    before = epsilon_of(found.released.mu(), delta) if delta else 0.0  # by stages before round 1
+    before = found.released.epsilon(delta) if delta else 0.0  # by stages before round 1
     spent = found.rows[-1]["epsilon"] if found.rows else before
     if spent is None or planned == float("inf"):
         return ["not private"]

@@ -80,6 +80,10 @@ class Released(NamedTuple):
         """The GDP parameter of all releases together."""
         return compose(self.events())
 
+    def epsilon(self, delta: float) -> float:
+        """What they are worth at this delta."""
+        return epsilon_of(self.mu(), delta)
+
 
 class Record(NamedTuple):
     """What belongs to a run's state besides its arrays.
@@ -136,7 +140,7 @@ class Record(NamedTuple):
         if config.transform.source == "private":
             return math.inf
         then = self if rounds is None else self.after(config, plan, rounds)
-        return epsilon_of(then.released.mu(), plan.delta)
+        return then.released.epsilon(plan.delta)
 
 
 def cost(config: Config, since: int, t: int) -> float:
