@@ -43,7 +43,7 @@ WALK: dict[str, Sequence[Stop]] = {
         Stop("clients/gradient.py", "release", "what a client sends"),
         Stop("clients/program.py", "noisy_gradients", "clipped sum, noise, mean: Eq. (2)"),
         Stop("fedsofim/models/crowd.py", "gradient_sums", "sums of clipped gradients"),
-        Stop("fedsofim/privacy/mechanism.py", "gaussians", "the noise that hides a record"),
+        Stop("fedsofim/privacy/mechanism.py", "noisy_means", "the noise that hides a record"),
         Stop("strategies/aggregation.py", "result", "the clients' releases become G"),
         Stop("strategies/sofim.py", "update", "the server's rule: Algorithm 1"),
     ),

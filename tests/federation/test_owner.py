@@ -389,8 +389,8 @@ def test_an_owner_may_be_away_and_come_back(
 
     def leave(message: Message, reply: Message) -> list[Message]:
         t = unpack(message.content)[1].get("round")
-        if t == 1 and away in grid.nodes:
-            del grid.nodes[away]  # after round 1
+        if t == 1 and message.metadata.dst_node_id == away:
+            del grid.nodes[away]  # when it has answered
         if t == 2 and 5 not in grid.nodes:
             grid.nodes[5] = config  # it comes back, as another node
         return [reply]
