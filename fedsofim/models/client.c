@@ -7,9 +7,10 @@
 
 #define CHUNK 4096 /* examples whose sum is added to the total: they stay in the L2 cache for all heads */
 #define BLOCK 512  /* of them, whose logits stay in the L1 cache */
+#define SIDE 2     /* vectors of a tile: with ROWS rows they stay in a CPU's registers */
 #define STEP 32    /* blocks are multiples of it; examples are filled up to it */
-#define ROWS 10    /* of a tile, at most */
-#define PANEL 64   /* features at a time: each is on a page of its own */
+#define PANEL 80   /* features at a time: each is on a page of its own */
+#define LINE 16    /* floats of a cache line */
 #define AHEAD 64   /* so many examples ahead features are asked for */
 #define SMALL 32   /* so few examples are taken at once */
 #define MOST_LANES 16
@@ -33,9 +34,9 @@ typedef struct {
 } Product;
 
 /* How many rows a tile has that begins with row k: as many as the others, or less. */
-static Py_ssize_t tile_height(Py_ssize_t K, Py_ssize_t k)
+static Py_ssize_t tile_height(Py_ssize_t K, Py_ssize_t k, Py_ssize_t most)
 {
-    const Py_ssize_t tiles = (K + ROWS - 1) / ROWS, high = (K + tiles - 1) / tiles;
+    const Py_ssize_t tiles = (K + most - 1) / most, high = (K + tiles - 1) / tiles;
     return K - k < high ? K - k : high;
 }
 
@@ -102,6 +103,13 @@ static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t
 #define PREFETCH(place) (void)(place)
 #endif
 
+/* Keep a vector in a register: GCC would load it again for every product, and loads are scarcer. */
+#if defined(VECTORS) && defined(__x86_64__)
+#define KEEP(vector) __asm__("" : "+v"(vector))
+#else
+#define KEEP(vector) (void)(vector)
+#endif
+
 /* A pair of functions for a kind of CPU. */
 typedef struct {
     void (*add_small)(float *total, const Room *room, const Work *w);
@@ -114,22 +122,22 @@ typedef struct {
 #pragma GCC target("arch=x86-64-v4")
 #define NAME(f) f##_v4
 #define LANES 16
-#define SIDE 2
+#define ROWS 10
 #include "tiles.h"
 #pragma GCC pop_options
 #undef NAME
 #undef LANES
-#undef SIDE
+#undef ROWS
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #define NAME(f) f##_v3
 #define LANES 8
-#define SIDE 1
+#define ROWS 6
 #include "tiles.h"
 #pragma GCC pop_options
 #undef NAME
 #undef LANES
-#undef SIDE
+#undef ROWS
 #endif
 
 #define NAME(f) f
@@ -142,7 +150,11 @@ typedef struct {
 #else
 #define LANES 4
 #endif
-#define SIDE (LANES == 16 ? 2 : 1)
+#if LANES == 16
+#define ROWS 10
+#else
+#define ROWS 6
+#endif
 #include "tiles.h"
 
 static Kind for_this_cpu(void)

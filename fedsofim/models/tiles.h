@@ -3,7 +3,7 @@
 
        NAME(f)   the name of a function for it,
        LANES     how many numbers it works on at once,
-       SIDE      a tile of ROWS sums by so many vectors stays in its registers.
+       ROWS      a tile of so many rows by SIDE vectors of sums stays in its registers.
 
    Features are read from memory once, for both products, and not copied, as BLAS would. */
 
@@ -29,7 +29,8 @@ INLINE void NAME(forward)(const Product *p, float *c, const float *a, Py_ssize_t
         for (Py_ssize_t f = first; f < last; f++, b += p->b_stride) {
             const NAME(lanes) *row = (const NAME(lanes) *)b;
             PREFETCH(b + AHEAD);
-            PREFETCH(b + AHEAD + (SIDE - 1) * LANES);
+            if (SIDE * LANES > LINE)
+                PREFETCH(b + AHEAD + LINE);
             for (int j = 0; j < rows; j++)
                 for (int i = 0; i < SIDE; i++)
                     sums[j][i] += a[j * p->a_stride + f] * row[i];
@@ -50,11 +51,17 @@ INLINE void NAME(tile)(const Product *p, NAME(lanes) *c, const float *a, Py_ssiz
     for (int i = 0; i < b_rows; i++)
         for (int j = 0; j < rows; j++)
             s[i][j] = c[i * rows + j];
-    for (Py_ssize_t n = 0; n < p->n; n += LANES)
-        for (int j = 0; j < rows; j++)
+    for (Py_ssize_t n = 0; n < p->n; n += LANES) {
+        NAME(lanes) row[SIDE];
+        for (int i = 0; i < b_rows; i++)
+            row[i] = *(const NAME(lanes) *)(b + i * p->b_stride + n);
+        for (int j = 0; j < rows; j++) {
+            NAME(lanes) factor = *(const NAME(lanes) *)(a + j * p->a_stride + n);
+            KEEP(factor);
             for (int i = 0; i < b_rows; i++)
-                s[i][j] += *(const NAME(lanes) *)(a + j * p->a_stride + n) *
-                           *(const NAME(lanes) *)(b + i * p->b_stride + n);
+                s[i][j] += factor * row[i];
+        }
+    }
     for (int i = 0; i < b_rows; i++)
         for (int j = 0; j < rows; j++)
             c[i * rows + j] = s[i][j];
@@ -79,17 +86,19 @@ INLINE void NAME(some_rows)(const Product *p, int back, Py_ssize_t k, const int 
 static void NAME(product)(const Product *p, int back)
 {
     for (Py_ssize_t k = 0, high; k < p->a_rows; k += high)
-        switch (high = tile_height(p->a_rows, k)) {
+        switch (high = tile_height(p->a_rows, k, ROWS)) {
         case 1: NAME(some_rows)(p, back, k, 1); break;
         case 2: NAME(some_rows)(p, back, k, 2); break;
         case 3: NAME(some_rows)(p, back, k, 3); break;
         case 4: NAME(some_rows)(p, back, k, 4); break;
         case 5: NAME(some_rows)(p, back, k, 5); break;
         case 6: NAME(some_rows)(p, back, k, 6); break;
+#if ROWS > 6
         case 7: NAME(some_rows)(p, back, k, 7); break;
         case 8: NAME(some_rows)(p, back, k, 8); break;
         case 9: NAME(some_rows)(p, back, k, 9); break;
         case 10: NAME(some_rows)(p, back, k, 10); break;
+#endif
         }
 }
 
@@ -142,7 +151,7 @@ static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ss
         start += b.n;
     }
     for (Py_ssize_t k = 0, high; k < w->K; k += high) {
-        high = tile_height(w->K, k);
+        high = tile_height(w->K, k, ROWS);
         for (Py_ssize_t f = 0; f < w->W; f++)
             for (Py_ssize_t j = 0; j < high; j++, sums += LANES)
                 total[(k + j) * w->W + f] += added_up(sums, LANES);
