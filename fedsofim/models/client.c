@@ -20,9 +20,9 @@ typedef struct {
     Py_ssize_t x_stride, target_stride, n;
 } Block;
 
-/* Memory: logits, residuals under the transform and sums; and few examples, filled up with 0. */
+/* Memory: logits and sums; and few examples, filled up with 0. */
 typedef struct {
-    float *z, *u, *sums, *x, *x_t, *target, *norm;
+    float *z, *sums, *x, *x_t, *target, *norm;
 } Room;
 
 /* Either c = a b, where a is (a_rows, b_rows), or c += a b', where it is (a_rows, n); b is (b_rows, n).
@@ -110,8 +110,27 @@ static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t
 #define KEEP(vector) (void)(vector)
 #endif
 
-/* A pair of functions for a kind of CPU. */
+#define OF_SIX(high, f, ...)          \
+    switch (high) {                   \
+    case 1: f(__VA_ARGS__, 1); break; \
+    case 2: f(__VA_ARGS__, 2); break; \
+    case 3: f(__VA_ARGS__, 3); break; \
+    case 4: f(__VA_ARGS__, 4); break; \
+    case 5: f(__VA_ARGS__, 5); break; \
+    case 6: f(__VA_ARGS__, 6); break; \
+    }
+#define OF_TEN(high, f, ...)            \
+    OF_SIX(high, f, __VA_ARGS__)        \
+    switch (high) {                     \
+    case 7: f(__VA_ARGS__, 7); break;   \
+    case 8: f(__VA_ARGS__, 8); break;   \
+    case 9: f(__VA_ARGS__, 9); break;   \
+    case 10: f(__VA_ARGS__, 10); break; \
+    }
+
+/* Functions for a kind of CPU. */
 typedef struct {
+    void (*product)(const Product *p, int back);
     void (*add_small)(float *total, const Room *room, const Work *w);
     void (*add_chunk)(float *total, const Room *room, const Work *w, Py_ssize_t head,
                       Py_ssize_t start, Py_ssize_t end);
@@ -162,22 +181,21 @@ static Kind for_this_cpu(void)
 #ifdef SEVERAL_CPUS
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4"))
-        return (Kind){add_small_v4, add_chunk_v4};
+        return (Kind){product_v4, add_small_v4, add_chunk_v4};
     if (__builtin_cpu_supports("x86-64-v3"))
-        return (Kind){add_small_v3, add_chunk_v3};
+        return (Kind){product_v3, add_small_v3, add_chunk_v3};
 #endif
-    return (Kind){add_small, add_chunk};
+    return (Kind){product, add_small, add_chunk};
 }
 
 /* Give parts of `memory`, each beginning where a cache line does; how many floats it has to have. */
 static Py_ssize_t share(Room *room, float *memory, Py_ssize_t K, Py_ssize_t W)
 {
     const Py_ssize_t width = rounded(W, STEP), sums = K * (W * MOST_LANES > width ? W * MOST_LANES : width);
-    const Py_ssize_t sizes[7] = {K * BLOCK,     K * BLOCK, sums, W * SMALL,
-                                 SMALL * width, K * SMALL, SMALL};
-    float **parts[7] = {&room->z, &room->u, &room->sums, &room->x, &room->x_t, &room->target, &room->norm};
+    const Py_ssize_t sizes[6] = {K * BLOCK, sums, W * SMALL, SMALL * width, K * SMALL, SMALL};
+    float **parts[6] = {&room->z, &room->sums, &room->x, &room->x_t, &room->target, &room->norm};
     Py_ssize_t used = 0;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 6; i++) {
         if (memory)
             *parts[i] = (float *)(((uintptr_t)memory + 63) / 64 * 64) + used;
         used += rounded(sizes[i], MOST_LANES);
@@ -201,5 +219,28 @@ void client_sum(float *total, float *memory, const Work *w)
         end = w->N - start <= CHUNK + SMALL ? w->N : start + CHUNK; /* a last one is not small */
         for (Py_ssize_t head = 0; head < w->S; head++)
             kind.add_chunk(total + head * w->K * w->W, &room, w, head, start, end);
+    }
+}
+
+Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W) { return W * STEP + 2 * K * rounded(W, STEP); }
+
+void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W,
+                   const float *G, const float *A)
+{
+    const Kind kind = for_this_cpu();
+    const Py_ssize_t wide = rounded(W, STEP), whole = W / STEP * STEP;
+    float *last = memory, *from = last + W * STEP, *to = from + K * wide;
+    fill_up(last, STEP, A + whole, W, W, W - whole); /* the columns of A that are less than STEP */
+    for (Py_ssize_t i = 0; i < n * S; i++, totals += K * W) {
+        fill_up(from, wide, totals, W, K, W);
+        if (G) {
+            kind.product(&(Product){G + i % S * K * K, from, to, K, K, wide, K, wide, wide}, 0);
+            memcpy(from, to, K * wide * sizeof *to);
+        }
+        kind.product(&(Product){from, A, to, K, W, whole, wide, W, wide}, 0);
+        if (whole < W)
+            kind.product(&(Product){from, last, to + whole, K, W, STEP, wide, STEP, wide}, 0);
+        for (Py_ssize_t k = 0; k < K; k++)
+            memcpy(totals + k * W, to + k * wide, W * sizeof *to);
     }
 }

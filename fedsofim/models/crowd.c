@@ -73,22 +73,22 @@ static PyObject *hold(PyObject **lists, Py_ssize_t n, Py_ssize_t K, Py_ssize_t W
 }
 
 static int fits(const Py_buffer *out, const Py_buffer *theta, const Py_buffer *clip,
-                const Py_buffer *U)
+                const Py_buffer *R)
 {
     const Py_ssize_t *shape = out->shape, S = shape[1], K = shape[2], W = shape[3];
     int good = K >= 1 && clip->shape[0] == S && clip->strides[0] == FLOAT;
     for (int axis = 0; axis < 4; axis++)
         good = good && theta->shape[axis] == shape[axis];
     good = good && theta->strides[2] == W * FLOAT && (S == 1 || theta->strides[1] == K * W * FLOAT);
-    if (U)
-        good = good && U->shape[0] == S && U->shape[1] == K && U->shape[2] == K;
+    if (R)
+        good = good && R->shape[0] == S && R->shape[1] == K && R->shape[2] == K;
     if (!good)
         PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W) twice, (S,), (S, K, K)");
     return good;
 }
 
 /* Write the sums of the clients that the capsule holds; 0 and an exception if it does not fit. */
-static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip, const float *U,
+static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip, const float *R,
                 PyObject *capsule)
 {
     const Py_ssize_t n = out->shape[0], S = out->shape[1], K = out->shape[2], W = out->shape[3];
@@ -105,7 +105,7 @@ static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip,
         for (Py_ssize_t i = 0; i < n; i++) {
             Work work = h->clients[i];
             work.theta = (const float *)((const char *)theta->buf + i * theta->strides[0]);
-            work.clip = clip, work.U = U, work.S = S;
+            work.clip = clip, work.R = R, work.S = S;
             client_sum((float *)out->buf + i * S * K * W, memory, &work);
         }
         Py_END_ALLOW_THREADS
@@ -140,4 +140,39 @@ PyObject *clipped_sums(PyObject *self, PyObject *args)
     while (got)
         PyBuffer_Release(b + --got);
     return held;
+}
+
+/* Sums become those of transformed gradients, each by itself. */
+PyObject *transform_sums(PyObject *self, PyObject *args)
+{
+    PyObject *arrays[3] = {NULL}, *result = NULL;
+    Py_buffer b[3] = {{0}}; /* totals, A, G */
+    const int ndim[3] = {4, 2, 3}, dense = PyBUF_C_CONTIGUOUS;
+    const int flags[3] = {dense | PyBUF_WRITABLE, dense, dense};
+    int held = 0, count;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", arrays, arrays + 1, arrays + 2))
+        return NULL;
+    count = arrays[2] == Py_None ? 2 : 3;
+    while (held < count && get_floats(arrays[held], b + held, ndim[held], flags[held]))
+        held++;
+    if (held == count) {
+        const Py_ssize_t *shape = b[0].shape, S = shape[1], K = shape[2], W = shape[3];
+        float *memory = NULL;
+        if (b[1].shape[0] != W || b[1].shape[1] != W ||
+            (count == 3 && (b[2].shape[0] != S || b[2].shape[1] != K || b[2].shape[2] != K)))
+            PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W), (W, W) and (S, K, K)");
+        else if (!(memory = PyMem_RawMalloc(factors_room(K, W) * sizeof *memory)))
+            PyErr_NoMemory();
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            apply_factors(b[0].buf, memory, shape[0], S, K, W, count == 3 ? b[2].buf : NULL, b[1].buf);
+            Py_END_ALLOW_THREADS
+            result = Py_NewRef(Py_None);
+        }
+        PyMem_RawFree(memory);
+    }
+    while (held)
+        PyBuffer_Release(b + --held);
+    return result;
 }

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from fedsofim.models.head import Examples, Transformed
 
 try:
-    from fedsofim_kernel import HAS_VECTORS, clipped_sums  # crowd.c
+    from fedsofim_kernel import HAS_VECTORS, clipped_sums, transform_sums  # crowd.c
 except ImportError:  # it was installed without a compiler
-    HAS_VECTORS = clipped_sums = None
+    HAS_VECTORS = clipped_sums = transform_sums = None
 
 # As many examples are few; so many numbers of one head are too many: BLAS is faster.
 SMALL, LARGE_HEAD = 32, 1 << 15
@@ -48,6 +48,7 @@ class Run:
         transformed: the transform, with the norms of the first.
         taken: whether the kernel takes them.
         held: what the kernel has looked up of them, from its first call on.
+        R: a triangle by which it clips under the transform, if any: |R r| is |U_G r|.
     """
 
     which: slice
@@ -57,6 +58,7 @@ class Run:
     transformed: "Transformed | None"
     taken: bool
     held: Any = None
+    R: Array | None = None
 
 
 class Many(list["Examples"]):
@@ -105,9 +107,11 @@ def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     if not taken:
         return Run(which, [], [], [], t, taken)
     x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
-    if t is not None:
-        norm = [D.transformed.norm for D in data if D.transformed]
-    return Run(which, x, target, norm, t, taken)
+    if t is None:
+        return Run(which, x, target, norm, t, taken)
+    norm = [D.transformed.norm for D in data if D.transformed]
+    R = np.linalg.qr(t.U_G.astype(np.float64), mode="r").astype(np.float32)
+    return Run(which, x, target, norm, t, taken, R=R)
 
 
 def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
@@ -126,18 +130,29 @@ def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
 
 def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     n, *heads, K, width = thetas.shape
-    S, t = math.prod(heads), run.transformed
+    S = math.prod(heads)
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
-    U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
+    R = None if run.R is None else np.full((S, K, K), run.R)
     out = np.empty((n, S, K, width), np.float32)
     given = run.x if run.held is None else run.held
-    run.held = clipped_sums(out, thetas.reshape(out.shape), given, run.target, run.norm, C, U)
+    run.held = clipped_sums(out, thetas.reshape(out.shape), given, run.target, run.norm, C, R)
     return out.reshape(thetas.shape)
 
 
 def transformed(totals: Array, t: "Transformed | None") -> Array:
-    """Sums under the transform that their gradients were clipped under, if any."""
-    return totals if t is None else np.asarray(t.U_G @ totals @ t.U_A)
+    """Sums under the transform that their gradients were clipped under, if any.
+
+    Of many, what becomes of each depends on it alone, to the last bit; `totals` may be changed.
+    """
+    if t is None:
+        return totals
+    *_, K, width = totals.shape
+    if not transform_sums or totals.dtype != np.float32 or K * width > LARGE_HEAD:
+        return np.asarray(t.U_G @ totals @ t.U_A)
+    G = np.ascontiguousarray(t.U_G, np.float32).reshape(-1, K, K)
+    whole = np.ascontiguousarray(totals).reshape(-1, len(G), K, width)
+    transform_sums(whole, np.ascontiguousarray(t.U_A, np.float32), G)
+    return whole.reshape(totals.shape)
 
 
 def gradient_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:

@@ -119,11 +119,15 @@ static PyMethodDef methods[] = {
      "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
      "was too large, and so is 0."},
     {"clipped_sums", clipped_sums, METH_VARARGS,
-     "clipped_sums(out, theta, x, target, norm, clip, U=None)\n--\n\n"
+     "clipped_sums(out, theta, x, target, norm, clip, R=None)\n--\n\n"
      "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"
      "Args: float32 arrays: each client's parameters, of the shape of `out`; lists of n arrays,\n"
      "the features `(W, N)`, one-hot labels `(K, N)` and norms `(N,)` of each client; the clip of\n"
-     "each head `(S,)` and its transform `(S, K, K)`."},
+     "each head `(S,)` and upper triangles R `(S, K, K)`: residuals r are clipped by ||R r||."},
+    {"transform_sums", transform_sums, METH_VARARGS,
+     "transform_sums(totals, A, G)\n--\n\n"
+     "Turn each of the totals `(n, S, K, W)` into `G total A`, in place; A is `(W, W)`, G is\n"
+     "`(S, K, K)` or None; all float32."},
 #ifdef VECTORS
     {"clipped_moment", clipped_moment, METH_VARARGS,
      "clipped_moment(x, shift, bound, S)\n--\n\n"

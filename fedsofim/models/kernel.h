@@ -34,9 +34,10 @@ int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const fl
                       const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
-/* The work of one client: rows of x and target are so many floats apart. */
+/* The work of one client: rows of x and target are so many floats apart. Residuals r are clipped by
+   the norm of R r, where R is an upper triangle; NULL is the identity. */
 typedef struct {
-    const float *theta, *x, *target, *norm, *clip, *U;
+    const float *theta, *x, *target, *norm, *clip, *R;
     Py_ssize_t x_stride, target_stride, S, K, W, N;
 } Work;
 
@@ -44,8 +45,15 @@ typedef struct {
 Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W);
 void client_sum(float *total, float *memory, const Work *w);
 
+/* client.c: each of the totals, (n, S, K, W), becomes G total A, where G is (S, K, K), or NULL for the
+   identity, and A is (W, W); with `factors_room` floats of memory. */
+Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W);
+void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W,
+                   const float *G, const float *A);
+
 /* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
+PyObject *transform_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
 PyObject *map_columns(PyObject *self, PyObject *args);    /* only with VECTORS */
 extern PyTypeObject StreamType;

@@ -96,17 +96,6 @@ INLINE void fill_labels(const Softmax *s, const Near *near)
     }
 }
 
-/* The squared norm of what a transform, (K, K), made of residuals; squares may underflow, so a bit is
-   added. */
-INLINE void squares(Softmax *s, const float *u, Py_ssize_t stride, Py_ssize_t K, int n)
-{
-    for (int i = 0; i < n; i++)
-        s->square[i] = FLT_MIN;
-    for (Py_ssize_t k = 0; k < K; k++)
-        for (int i = 0; i < n; i++)
-            s->square[i] += u[k * stride + i] * u[k * stride + i];
-}
-
 /* What `exponentials` left becomes r * min(1, C / (the root of square / sum * norm)), or 0 where that
    norm is not finite, or so large that what is left of r would lose digits; whether some is 0 for
    that reason is returned. A norm that is NaN weighs 0. */

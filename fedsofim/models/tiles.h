@@ -82,24 +82,50 @@ INLINE void NAME(some_rows)(const Product *p, int back, Py_ssize_t k, const int 
         NAME(tile)(p, sums, a, f, rows, 1);
 }
 
+/* Call a function for a tile's height, which it is compiled for. */
+#if ROWS == 6
+#define OF_HEIGHT OF_SIX
+#else
+#define OF_HEIGHT OF_TEN
+#endif
+
 /* Either product for all rows of a, in tiles as even as can be. */
 static void NAME(product)(const Product *p, int back)
 {
-    for (Py_ssize_t k = 0, high; k < p->a_rows; k += high)
-        switch (high = tile_height(p->a_rows, k, ROWS)) {
-        case 1: NAME(some_rows)(p, back, k, 1); break;
-        case 2: NAME(some_rows)(p, back, k, 2); break;
-        case 3: NAME(some_rows)(p, back, k, 3); break;
-        case 4: NAME(some_rows)(p, back, k, 4); break;
-        case 5: NAME(some_rows)(p, back, k, 5); break;
-        case 6: NAME(some_rows)(p, back, k, 6); break;
-#if ROWS > 6
-        case 7: NAME(some_rows)(p, back, k, 7); break;
-        case 8: NAME(some_rows)(p, back, k, 8); break;
-        case 9: NAME(some_rows)(p, back, k, 9); break;
-        case 10: NAME(some_rows)(p, back, k, 10); break;
-#endif
+    for (Py_ssize_t k = 0, high; k < p->a_rows; k += high) {
+        high = tile_height(p->a_rows, k, ROWS);
+        OF_HEIGHT(high, NAME(some_rows), p, back, k)
+    }
+}
+
+/* Add the squares of some rows of R r to what they are in sum; left of the diagonal R is 0. */
+INLINE void NAME(add_squares)(Softmax *s, const Near *near, const float *R, Py_ssize_t first,
+                              const int rows)
+{
+    R += first * near->K;
+    for (int n = 0; n < near->n; n += SIDE * LANES) {
+        NAME(lanes) *square = (NAME(lanes) *)(s->square + n), sums[ROWS][SIDE] = {{{0}}};
+        for (Py_ssize_t k = first; k < near->K; k++) {
+            const NAME(lanes) *r = (const NAME(lanes) *)(near->z + k * near->stride + n);
+            for (int j = 0; j < rows; j++)
+                for (int i = 0; i < SIDE; i++)
+                    sums[j][i] += R[j * near->K + k] * r[i];
         }
+        for (int j = 0; j < rows; j++)
+            for (int i = 0; i < SIDE; i++)
+                square[i] += sums[j][i] * sums[j][i];
+    }
+}
+
+/* The squared norms of R r, R being an upper triangle; squares may underflow, so a bit is added. */
+static void NAME(squares)(Softmax *s, const Near *near, const float *R)
+{
+    for (int i = 0; i < near->n; i++)
+        s->square[i] = FLT_MIN;
+    for (Py_ssize_t k = 0, high; k < near->K; k += high) {
+        high = tile_height(near->K, k, ROWS);
+        OF_HEIGHT(high, NAME(add_squares), s, near, R, k)
+    }
 }
 
 /* Write the residuals of a block's clipped gradients to room->z; whether some was too large, so 0. */
@@ -113,11 +139,9 @@ static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, con
         const Near near = {room->z + i, b->target + i, BLOCK, b->target_stride, K, n};
         Softmax s;
         exponentials(&s, &near);
-        if (w->U) {
-            const float *U = w->U + head * K * K;
+        if (w->R) {
             fill_labels(&s, &near);
-            NAME(product)(&(Product){U, near.z, room->u, K, K, n, K, BLOCK, BLOCK}, 0);
-            squares(&s, room->u, BLOCK, K, n);
+            NAME(squares)(&s, &near, w->R + head * K * K);
         }
         lost |= weigh(&s, &near, b->norm + i, w->clip[head]);
     }
@@ -177,3 +201,5 @@ static void NAME(add_small)(float *total, const Room *room, const Work *w)
             memcpy(total + k * w->W, room->sums + k * width, w->W * sizeof *total);
     }
 }
+
+#undef OF_HEIGHT
