@@ -195,7 +195,7 @@ def transformed(
             noise is added.
     """
     P = received.get("P")
-    if P is not None or any(isinstance(c.data, Examples) and c.data.raw for c in clients):
+    if P is not None or any(getattr(c.data, "map", None) is not None for c in clients):
         data = all_through([examples_of(c.data) for c in clients], P, exact)
         clients = [c._replace(data=D) for c, D in zip(clients, data, strict=True)]
     if "U_A" not in received:

@@ -103,13 +103,6 @@ static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t
 #define PREFETCH(place) (void)(place)
 #endif
 
-/* Keep a vector in a register: GCC would load it again for every product, and loads are scarcer. */
-#if defined(VECTORS) && defined(__x86_64__)
-#define KEEP(vector) __asm__("" : "+v"(vector))
-#else
-#define KEEP(vector) (void)(vector)
-#endif
-
 #define OF_SIX(high, f, ...)          \
     switch (high) {                   \
     case 1: f(__VA_ARGS__, 1); break; \
@@ -210,7 +203,7 @@ void client_sum(float *total, float *memory, const Work *w)
     const Kind kind = for_this_cpu();
     Room room;
     share(&room, memory, w->K, w->W);
-    if (w->N <= SMALL) {
+    if (w->N && w->N <= SMALL) {
         kind.add_small(total, &room, w);
         return;
     }

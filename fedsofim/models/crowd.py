@@ -91,7 +91,7 @@ def _runs(theta: Array, data: "Sequence[Examples]") -> list[Run]:
         if not takes(theta, D) or (D.lazy and D.size > SMALL):
             return 0
         t = D.transformed
-        return id(t.U_G) if t else -1
+        return -1 if t is None else id(t.U_G if t.P is None else t.P)
 
     runs = []
     for what, group in groupby(range(len(data)), kind):
@@ -110,6 +110,8 @@ def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     if t is None:
         return Run(which, x, target, norm, t, taken)
     norm = [D.transformed.norm for D in data if D.transformed]
+    if t.U_G is None:
+        return Run(which, x, target, norm, t, taken)
     R = np.linalg.qr(t.U_G.astype(np.float64), mode="r").astype(np.float32)
     return Run(which, x, target, norm, t, taken, R=R)
 
@@ -139,19 +141,32 @@ def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     return out.reshape(thetas.shape)
 
 
+def for_raw(thetas: Array, t: "Transformed | None") -> Array:
+    """The parameters for examples as they are: `theta P`, where these are seen through a map."""
+    if t is None or t.P is None:
+        return thetas
+    if thetas.ndim > 2 and not thetas.strides[0]:  # the same for all clients
+        return np.broadcast_to(for_raw(thetas[0], t), thetas.shape)
+    return _multiplied(thetas.copy(), None, t.P)
+
+
 def transformed(totals: Array, t: "Transformed | None") -> Array:
     """Sums under the transform that their gradients were clipped under, if any.
 
     Of many, what becomes of each depends on it alone, to the last bit; `totals` may be changed.
     """
-    if t is None:
-        return totals
+    return totals if t is None else _multiplied(totals, t.U_G, t.U_A)
+
+
+def _multiplied(totals: Array, G: Array | None, A: Array) -> Array:
+    """`G total A` of each."""
     *_, K, width = totals.shape
     if not transform_sums or totals.dtype != np.float32 or K * width > LARGE_HEAD:
-        return np.asarray(t.U_G @ totals @ t.U_A)
-    G = np.ascontiguousarray(t.U_G, np.float32).reshape(-1, K, K)
-    whole = np.ascontiguousarray(totals).reshape(-1, len(G), K, width)
-    transform_sums(whole, np.ascontiguousarray(t.U_A, np.float32), G)
+        return np.asarray((totals if G is None else G @ totals) @ A.astype(totals.dtype))
+    left = None if G is None else np.ascontiguousarray(G, np.float32).reshape(-1, K, K)
+    heads = 1 if left is None else len(left)
+    whole = np.ascontiguousarray(totals).reshape(-1, heads, K, width)
+    transform_sums(whole, np.ascontiguousarray(A, np.float32), left)
     return whole.reshape(totals.shape)
 
 
@@ -160,12 +175,14 @@ def gradient_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Arr
     many = data if isinstance(data, Many) else Many(data)
     runs = many.runs(thetas[0])
     if len(runs) == 1 and runs[0].taken:
-        return transformed(_in_one_call(thetas, runs[0], clip), runs[0].transformed)
+        t = runs[0].transformed
+        return transformed(_in_one_call(for_raw(thetas, t), runs[0], clip), t)
     out = np.empty(thetas.shape, thetas.dtype)
     for run in runs:
         if run.taken:
-            totals = _in_one_call(thetas[run.which], run, clip)
-            out[run.which] = transformed(totals, run.transformed)
+            t = run.transformed
+            totals = _in_one_call(for_raw(thetas[run.which], t), run, clip)
+            out[run.which] = transformed(totals, t)
             continue
         for i in range(run.which.start, run.which.stop):
             out[i] = many[i].gradient_sum(thetas[i], clip).value

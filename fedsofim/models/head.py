@@ -20,7 +20,7 @@ from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
 from fedsofim.models.coded import Columns, OneHot, Rows
-from fedsofim.models.maps import mapped, similar, through
+from fedsofim.models.maps import mapped, mapped_norms, similar, triangle
 from fedsofim.models.moments import Features, norms
 from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
@@ -39,19 +39,25 @@ WHOLE = 4096  # examples whose sums are added up: CHUNK of client.c
 class Transformed(NamedTuple):
     """A transform, and what it does to some examples.
 
+    Examples that are seen through a map, `x -> P x`, need not be mapped: their logits are those of
+    `theta P`, and their gradients are those of raw ones, times `P^T`.
+
     Attributes:
-        U_G: its factor on the side of the outputs, `(K, K)`, or `(S, K, K)` for a stack of heads.
+        U_G: its factor on the side of the outputs, `(K, K)`, or `(S, K, K)` for a stack of heads;
+            `None` for the identity.
         U_A: its factor on the side of the features, `(F+1, F+1)`.
         norm: the Euclidean norm of `U_A^T x` of each example, `(N,)`.
+        P: the map, if it is one; `U_A` is its transpose.
     """
 
-    U_G: Array
+    U_G: Array | None
     U_A: Array
     norm: Array
+    P: Array | None = None
 
 
 class Raw(NamedTuple):
-    """What examples were before they were mapped, and the map P, `(F+1, F+1)`."""
+    """What examples were before they were mapped exactly, and the map P, `(F+1, F+1)`."""
 
     P: Array
     x: Array
@@ -100,7 +106,7 @@ class Examples(NamedTuple):
         x, target, norm = (take(a[..., which]) for a in self[:3])
         t = self.transformed
         if t is not None:
-            t = Transformed(t.U_G, t.U_A, take(t.norm[which]))
+            t = t._replace(norm=take(t.norm[which]))
         return Examples(x, target, norm, t)
 
     def chunks(self, size: int) -> Iterator["Examples"]:
@@ -120,33 +126,44 @@ class Examples(NamedTuple):
             norm[part] = norms(v)
         return self._replace(transformed=Transformed(U_G, U_A, norm))
 
-    def is_through(self, P: Array) -> bool:
-        """Whether the examples were mapped by `x -> P x`."""
-        return self.raw is not None and (self.raw.P is P or np.array_equal(self.raw.P, P))
+    @property
+    def map(self) -> Array | None:
+        """The map that they are seen through, or were mapped by."""
+        if self.raw is not None:
+            return self.raw.P
+        return None if self.transformed is None else self.transformed.P
 
-    def through(self, P: Array | None, exact: bool = True, out: Array | None = None) -> "Examples":
-        """The examples mapped by `x -> P x`, whatever they were mapped by; `None` for no map.
+    def _is_through(self, P: Array) -> bool:
+        before = self.map
+        return before is P or (before is not None and np.array_equal(before, P))
 
-        The clip comes later, so any P leaves a record's influence bounded. If `exact`, what becomes
-        of a record depends on no other, to the last bit; else it is fast, for simulations, and
-        written to `out` if that is given.
+    def through(self, P: Array | None, exact: bool = True, T: Array | None = None) -> "Examples":
+        """The examples under `x -> P x`, whatever map they were under; `None` for no map.
+
+        The clip comes later, so any P leaves a record's influence bounded. If `exact`, they are
+        mapped, and what becomes of a record depends on no other, to the last bit; else they are
+        seen through P, which is fast, for simulations. T is `triangle(P)`, if it is known.
         """
-        if P is not None and self.is_through(P):
+        raw = self
+        if P is not None and self._is_through(P) and exact == (self.raw is not None):
             return self
-        x, norm = (self.x, self.norm) if self.raw is None else self.raw[1:]
+        if self.map is not None:
+            x, norm = (self.x, self.norm) if self.raw is None else self.raw[1:]
+            raw = Examples(x, self.target, norm)
         if P is None:
-            return self if self.raw is None else Examples(x, self.target, norm)
+            return raw
         with np.errstate(over="ignore", invalid="ignore"):
             if exact:
-                z = exact_sums.mapped(P, x)
-                size = norms(z)
-            else:
-                z, size = through(np.asarray(P, x.dtype), x, out)
-        return Examples(z, self.target, size, raw=Raw(P, x, norm))
+                z = exact_sums.mapped(P, raw.x)
+                return Examples(z, self.target, norms(z), raw=Raw(P, raw.x, raw.norm))
+            norm = mapped_norms(triangle(P) if T is None else T, raw.x)
+        return raw._replace(transformed=Transformed(None, P.T, norm, P))
 
     @property
     def features(self) -> Features:
         """The features alone, for sums over them; norms without the 1, where it is not most."""
+        if self.transformed is not None and self.transformed.P is not None:
+            return self.features_through(self.transformed.P)
         square = self.norm * self.norm * (1 + 8 * np.finfo(self.norm.dtype).eps) - 1
         known = bool(square.size) and bool(square.min() > 0.5)  # no, if one is NaN
         return Features(self.x[:-1], np.asarray(self.target), square if known else None)
@@ -169,6 +186,8 @@ class Examples(NamedTuple):
         if not exact or np.isinf(clip).all():  # without a clip there is no bound to prove
             return BoundedSum(clipped_gradient_sum(theta, self, clip), clip)
         t = self.transformed
+        if t is not None and t.P is not None:
+            return self.through(t.P).gradient_sum(theta, clip, exact)
         factors = None if t is None else Factors(t.U_G, t.U_A)
         return exact_sums.gradient_sum(theta, self.x, self.target, clip, factors)
 
@@ -178,7 +197,7 @@ class Examples(NamedTuple):
 
     def logits(self, theta: Array) -> Array:
         """The head's outputs, `(N, K)`."""
-        return np.asarray((theta @ self.x).T)
+        return np.asarray((crowd.for_raw(theta, self.transformed) @ self.x).T)
 
     def evaluate(self, theta: Array) -> tuple[float, float]:
         """Accuracy and mean cross-entropy on these examples."""
@@ -187,7 +206,8 @@ class Examples(NamedTuple):
 
     def predict(self, theta: Array) -> Array:
         """The most likely class of each example, `(..., N)` for `theta` `(..., K, F+1)`."""
-        return np.concatenate([(theta @ b.x).argmax(axis=-2) for b in self.chunks(CHUNK)], axis=-1)
+        raw = crowd.for_raw(theta, self.transformed)
+        return np.concatenate([(raw @ b.x).argmax(axis=-2) for b in self.chunks(CHUNK)], axis=-1)
 
     def curvature(self, theta: Array) -> list[Covariances]:
         r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
@@ -215,16 +235,9 @@ def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
 
 
 def all_through(data: Sequence[Examples], P: Array | None, exact: bool) -> list[Examples]:
-    """Each client's examples mapped by `x -> P x`.
-
-    What a fast map makes lies in one block: NumPy asks for large pages for one that is large, and
-    the system takes longer to find many small pages than the map does.
-    """
-    if P is None or exact or any(D.lazy for D in data) or all(D.is_through(P) for D in data):
-        return [D.through(P, exact) for D in data]
-    ends = np.cumsum([D.x.size for D in data])
-    block = np.split(np.empty(ends[-1], data[0].x.dtype), ends[:-1])
-    return [D.through(P, exact, z.reshape(D.x.shape)) for D, z in zip(data, block, strict=True)]
+    """Each client's examples under `x -> P x`."""
+    T = None if P is None or exact else triangle(P)
+    return [D.through(P, exact, T) for D in data]
 
 
 def examples_of(records: Records | Features) -> Examples:
@@ -299,8 +312,8 @@ def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
     Returns:
         The sum, of the shape of `theta`.
     """
-    way = _by_kernel if crowd.takes(theta, data) else _by_products
-    return crowd.transformed(way(theta, data, clip), data.transformed)
+    way, t = _by_kernel if crowd.takes(theta, data) else _by_products, data.transformed
+    return crowd.transformed(way(crowd.for_raw(theta, t), data, clip), t)
 
 
 def _by_kernel(theta: Array, data: Examples, clip: Scale) -> Array:
@@ -325,7 +338,7 @@ def _by_products(theta: Array, data: Examples, clip: Scale) -> Array:
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
     if compiled:  # the same for one head as for a stack
         C = np.full(S, np.ravel(C), np.float32)
-        U = None if t is None else np.full((S, K, K), t.U_G, np.float32)
+        U = None if t is None or t.U_G is None else np.full((S, K, K), t.U_G, np.float32)
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:
@@ -345,7 +358,7 @@ def _clip(r: Array, batch: Examples, C: Scale) -> bool:
     """Scale residuals to those of clipped gradients; whether some are 0, as they were too large."""
     t, u, norm = batch.transformed, r, batch.norm
     if t is not None:
-        u, norm = t.U_G @ r, t.norm
+        u, norm = r if t.U_G is None else t.U_G @ r, t.norm
     w = norms(u)[..., None, :]
     w *= norm
     np.divide(C, np.maximum(w, C, out=w), out=w)  # min(1, C / ||g||)

@@ -133,9 +133,10 @@ static PyMethodDef methods[] = {
      "clipped_moment(x, shift, bound, S)\n--\n\n"
      "Write the sum of cc' to S `(F, F)`, where c are the columns of x `(F, N)`, moved by shift\n"
      "`(F,)` and clipped to norm `bound`; all float32."},
-    {"map_columns", map_columns, METH_VARARGS,
-     "map_columns(z, norm, P, x)\n--\n\n"
-     "Write `P x` to z `(W, N)` and the norms of its columns to norm `(N,)`; all float32."},
+    {"norms_through", norms_through, METH_VARARGS,
+     "norms_through(norm, T, x)\n--\n\n"
+     "Write the norms of the columns of `T x` to norm `(N,)`, where T `(W, W)` is an upper triangle\n"
+     "and x is `(W, N)`; all float32."},
 #endif
     {NULL, NULL, 0, NULL},
 };

@@ -27,6 +27,13 @@
 #define restrict __restrict
 #endif
 
+/* Keep a vector in a register: GCC would load it again for every product, and loads are scarcer. */
+#if defined(VECTORS) && defined(__x86_64__)
+#define KEEP(vector) __asm__("" : "+v"(vector))
+#else
+#define KEEP(vector) (void)(vector)
+#endif
+
 #define FLOAT ((Py_ssize_t)sizeof(float))
 
 /* kernel.c */
@@ -55,7 +62,7 @@ void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *transform_sums(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
-PyObject *map_columns(PyObject *self, PyObject *args);    /* only with VECTORS */
+PyObject *norms_through(PyObject *self, PyObject *args);  /* only with VECTORS */
 extern PyTypeObject StreamType;
 
 #endif

@@ -1,8 +1,6 @@
 """Maps of records, `x -> P x`, where a record is a column with a last 1."""
 
 import math
-from functools import partial
-from typing import cast
 
 import numpy as np
 
@@ -11,9 +9,9 @@ from fedsofim.models.coded import Columns, blocks
 from fedsofim.models.moments import SMALL, norms
 
 try:
-    from fedsofim_kernel import map_columns  # moments.c
+    from fedsofim_kernel import norms_through  # moments.c
 except ImportError:  # it was installed without a compiler, or is older
-    map_columns = None
+    norms_through = None
 
 
 def similar(P: Array) -> float | None:
@@ -26,29 +24,26 @@ def similar(P: Array) -> float | None:
 
 def mapped(P: Array, x: Array) -> Array:
     """`P x` of columns."""
-    return _mapped(P, x)[0]
-
-
-def through(P: Array, x: Array, out: Array | None = None) -> tuple[Array, Array]:
-    """`P x`, in `out` if it is given, and the norms of its columns, not too small.
-
-    Of columns that are not made yet, only the norms are found now.
-    """
-    if not isinstance(x, Columns):
-        return _mapped(P, x, out)
-    norm = np.concatenate([_mapped(P, x[:, part])[1] for part in blocks(x.shape[1])])
-    return cast(Array, Columns(x.rows, partial(mapped, P))), norm
-
-
-def _mapped(P: Array, x: Array, out: Array | None = None) -> tuple[Array, Array]:
-    z = np.empty(x.shape, x.dtype) if out is None else out
-    if map_columns and P.dtype == x.dtype == np.float32 and len(P) <= SMALL:
-        norm = np.empty(x.shape[1], np.float32)
-        map_columns(z, norm, np.ascontiguousarray(P), x)
-        return z, norm
     if similar(P) is None:
-        np.matmul(P, x, out=z)
-    else:  # without a matrix product
-        np.multiply(x, P.diagonal()[:, None], out=z)
-        z[:-1] += P[:-1, -1:]
-    return z, norms(z)
+        return np.asarray(P @ x)
+    z = x * P.diagonal()[:, None]  # without a matrix product
+    z[:-1] += P[:-1, -1:]
+    return np.asarray(z)
+
+
+def triangle(P: Array) -> Array:
+    """An upper triangle T with |T x| = |P x| for every x, in half as many steps; in float32."""
+    T = np.linalg.qr(np.where(np.isfinite(P), P, 0).astype(np.float64), mode="r")
+    return T.astype(np.float32) if np.isfinite(P).all() else np.full_like(P, np.nan, np.float32)
+
+
+def mapped_norms(T: Array, x: Array) -> Array:
+    """The norms of the columns of `T x`, T being an upper triangle; they are not too small."""
+    if isinstance(x, Columns):
+        return np.concatenate([mapped_norms(T, x[:, part]) for part in blocks(x.shape[1])])
+    if norms_through and x.dtype == np.float32 and len(T) <= SMALL:
+        norm = np.empty(x.shape[1], np.float32)
+        norms_through(norm, T, x)
+        return norm
+    parts = (x[:, part] for part in blocks(x.shape[1]))
+    return np.concatenate([x[0, :0], *(norms(T.astype(x.dtype) @ part) for part in parts)])

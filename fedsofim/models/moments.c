@@ -1,4 +1,4 @@
-/* The second moment of clipped features, for moments.py, and maps of records, for maps.py. */
+/* The second moment of clipped features, for moments.py, and norms of records under a map, for maps.py. */
 
 #include "kernel.h"
 
@@ -10,18 +10,19 @@
 #include <string.h>
 
 #define BLOCK 128 /* records at a time */
-#define TILE 4    /* so many sums by so many stay in registers */
+#define TILE 4    /* so many sums by so many lie together */
 #define ROWS 13   /* of a map's, at a time */
 #define STRIP 32  /* records that are mapped at a time */
 #define LINE 16   /* numbers in a line of the cache */
 #define MOST 16   /* lanes that a CPU may have */
 #define ALIGNED __attribute__((aligned(4 * LINE)))
 
-/* z = P x for x, (W, N), and the norms of z; and room: panels of P, W by ROWS each, and a strip of x. */
+/* The norms of T x for x, (W, N), T being an upper triangle; and room: panels of T, W by ROWS each, and a
+   strip of x. */
 typedef struct {
-    float *z, *norm, *panels, *x;
+    float *norm, *panels, *x;
     const float *from;
-    Py_ssize_t z_stride, from_stride, W, N;
+    Py_ssize_t stride, W, N;
 } Map;
 
 /* Copy n numbers, or `most` if there are more: mostly so many, which is fast. */
@@ -39,20 +40,24 @@ INLINE void copy_some(float *to, const float *from, int n, const int most)
 #define NAME(f) f##_v4
 #define LANES 16
 #define SIDE 2
+#define WIDE 4
 #include "panels.h"
 #undef NAME
 #undef LANES
 #undef SIDE
+#undef WIDE
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #define NAME(f) f##_v3
 #define LANES 8
 #define SIDE 1
+#define WIDE 2
 #include "panels.h"
 #undef NAME
 #undef LANES
 #undef SIDE
+#undef WIDE
 #pragma GCC pop_options
 #endif
 
@@ -60,12 +65,15 @@ INLINE void copy_some(float *to, const float *from, int n, const int most)
 #if defined(__AVX512F__)
 #define LANES 16
 #define SIDE 2
+#define WIDE 4
 #elif defined(__AVX__)
 #define LANES 8
 #define SIDE 1
+#define WIDE 2
 #else
 #define LANES 4
 #define SIDE 1
+#define WIDE 2
 #endif
 #include "panels.h"
 
@@ -120,40 +128,38 @@ PyObject *clipped_moment(PyObject *self, PyObject *args)
     return result;
 }
 
-/* P, (W, W), in panels of ROWS rows, one column after another; rows beyond W are 0. */
-static void write_panels(float *panels, const float *P, Py_ssize_t W)
+/* T, (W, W), in panels of ROWS rows, one column after another; rows beyond W are 0. */
+static void write_panels(float *panels, const float *T, Py_ssize_t W)
 {
     for (Py_ssize_t first = 0; first < W; first += ROWS)
         for (Py_ssize_t k = 0; k < W; k++)
             for (Py_ssize_t row = first; row < first + ROWS; row++)
-                *panels++ = row < W ? P[row * W + k] : 0.0f;
+                *panels++ = row < W ? T[row * W + k] : 0.0f;
 }
 
-PyObject *map_columns(PyObject *self, PyObject *args)
+PyObject *norms_through(PyObject *self, PyObject *args)
 {
-    PyObject *arrays[4] = {NULL}, *result = NULL;
-    Py_buffer b[4] = {{0}}; /* z, norm, P, x */
-    const int ndim[4] = {2, 1, 2, 2}, dense = PyBUF_C_CONTIGUOUS, strided = PyBUF_STRIDES;
-    const int flags[4] = {strided | PyBUF_WRITABLE, dense | PyBUF_WRITABLE, dense, strided};
+    PyObject *arrays[3] = {NULL}, *result = NULL;
+    Py_buffer b[3] = {{0}}; /* norm, T, x */
+    const int ndim[3] = {1, 2, 2}, dense = PyBUF_C_CONTIGUOUS;
+    const int flags[3] = {dense | PyBUF_WRITABLE, dense, PyBUF_STRIDES};
     int held = 0;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOO", arrays, arrays + 1, arrays + 2, arrays + 3))
+    if (!PyArg_ParseTuple(args, "OOO", arrays, arrays + 1, arrays + 2))
         return NULL;
-    while (held < 4 && get_floats(arrays[held], b + held, ndim[held], flags[held]))
+    while (held < 3 && get_floats(arrays[held], b + held, ndim[held], flags[held]))
         held++;
-    if (held == 4) {
+    if (held == 3) {
         float *memory = NULL;
-        const Py_ssize_t W = b[3].shape[0], N = b[3].shape[1], tiles = (W + ROWS - 1) / ROWS;
-        Map m = {b[0].buf, b[1].buf, NULL, NULL, b[3].buf, b[0].strides[0] / FLOAT,
-                 b[3].strides[0] / FLOAT, W, N};
-        if (b[0].shape[0] != W || b[0].shape[1] != N || b[1].shape[0] != N || b[2].shape[0] != W ||
-            b[2].shape[1] != W)
-            PyErr_SetString(PyExc_ValueError, "expected shapes (W, N), (N,), (W, W) and (W, N)");
+        const Py_ssize_t W = b[2].shape[0], N = b[2].shape[1], tiles = (W + ROWS - 1) / ROWS;
+        Map m = {b[0].buf, NULL, NULL, b[2].buf, b[2].strides[0] / FLOAT, W, N};
+        if (b[0].shape[0] != N || b[1].shape[0] != W || b[1].shape[1] != W)
+            PyErr_SetString(PyExc_ValueError, "expected shapes (N,), (W, W) and (W, N)");
         else if ((memory = room_for((tiles * ROWS + STRIP) * W, &m.x))) {
             m.panels = m.x + W * STRIP;
             Py_BEGIN_ALLOW_THREADS
-            write_panels(m.panels, b[2].buf, W);
-            ON_THIS_CPU(map_all, &m);
+            write_panels(m.panels, b[1].buf, W);
+            ON_THIS_CPU(all_norms, &m);
             Py_END_ALLOW_THREADS
             result = Py_NewRef(Py_None);
         }

@@ -2,7 +2,8 @@
 
        NAME(f)   the name of a function for it,
        LANES     how many numbers it works on at once,
-       SIDE      a tile of ROWS sums by so many vectors stays in its registers.
+       SIDE      a tile of ROWS sums by so many vectors stays in its registers,
+       WIDE      and so does one of TILE by so many.
 
    BLAS would copy both factors of so small a product, and records would go through memory once more
    for their norms. */
@@ -13,16 +14,25 @@ typedef float NAME(vector) __attribute__((vector_size(4 * LANES), aligned(4), ma
 INLINE void NAME(add_products)(NAME(vector) *restrict sums, const float *restrict a,
                                const float *restrict b)
 {
-    NAME(vector) s[TILE * TILE];
-    for (int k = 0; k < TILE * TILE; k++)
-        s[k] = sums[k];
-    for (int n = 0; n < BLOCK; n += LANES)
+    for (int first = 0; first < TILE; first += WIDE) {
+        NAME(vector) s[TILE][WIDE], column[WIDE];
         for (int i = 0; i < TILE; i++)
-            for (int j = 0; j < TILE; j++)
-                s[i * TILE + j] += *(const NAME(vector) *)(a + i * BLOCK + n) *
-                                   *(const NAME(vector) *)(b + j * BLOCK + n);
-    for (int k = 0; k < TILE * TILE; k++)
-        sums[k] = s[k];
+            for (int j = 0; j < WIDE; j++)
+                s[i][j] = sums[i * TILE + first + j];
+        for (int n = 0; n < BLOCK; n += LANES) {
+            for (int j = 0; j < WIDE; j++)
+                column[j] = *(const NAME(vector) *)(b + (first + j) * BLOCK + n);
+            for (int i = 0; i < TILE; i++) {
+                NAME(vector) row = *(const NAME(vector) *)(a + i * BLOCK + n);
+                KEEP(row);
+                for (int j = 0; j < WIDE; j++)
+                    s[i][j] += row * column[j];
+            }
+        }
+        for (int i = 0; i < TILE; i++)
+            for (int j = 0; j < WIDE; j++)
+                sums[i * TILE + first + j] = s[i][j];
+    }
 }
 
 /* Add c c' to the tiles of `sums` on the diagonal and below it, lane by lane, where c is a column of
@@ -77,47 +87,47 @@ static void NAME(write_moment)(float *S, const float *lanes, Py_ssize_t F)
             }
 }
 
-/* Write the rows of P x from `first` on, of n columns, and add up their squares. The columns lie in
-   x, (W, STRIP); one line of each row that comes later is asked for meanwhile, at `ahead`. */
-INLINE void NAME(map_rows)(const Map *m, Py_ssize_t first, Py_ssize_t start, Py_ssize_t ahead, int n,
-                           const float *x, NAME(vector) *square)
+/* Add up the squares of rows of T x from `first` on, for SIDE * LANES columns. They lie in x, (W, STRIP);
+   what comes after them is asked for meanwhile. */
+INLINE void NAME(add_rows)(const Map *m, Py_ssize_t first, const float *x, const float *next,
+                           NAME(vector) *square)
 {
-    NAME(vector) sums[ROWS][SIDE] = {0};
-    ALIGNED float rows[ROWS][SIDE * LANES];
-    const float *p = m->panels + first * m->W, *next = m->from + ahead;
-    float *room = m->z + ahead;
-    for (Py_ssize_t k = 0; k < m->W; k++, p += ROWS, x += STRIP) {
-        __builtin_prefetch(next, 0, 2); /* to the L2 cache */
-        __builtin_prefetch(room, 1, 2);
-        next += m->from_stride, room += m->z_stride;
-        for (int j = 0; j < ROWS; j++)
+    NAME(vector) sums[ROWS][SIDE] = {0}, column[SIDE];
+    const float *p = m->panels + first * m->W + first * ROWS;
+    x += first * STRIP;
+    for (Py_ssize_t k = first; k < m->W; k++, p += ROWS, x += STRIP) { /* left of it T is 0 */
+        if (!first)
+            __builtin_prefetch(next + k * m->stride, 0, 2); /* to the L2 cache */
+        for (int i = 0; i < SIDE; i++)
+            column[i] = *(const NAME(vector) *)(x + i * LANES);
+        for (int j = 0; j < ROWS; j++) {
+            NAME(vector) factor = p[j] - (NAME(vector)){0};
+            KEEP(factor);
             for (int i = 0; i < SIDE; i++)
-                sums[j][i] += p[j] * *(const NAME(vector) *)(x + i * LANES);
-    }
-    for (int j = 0; j < ROWS; j++)
-        for (int i = 0; i < SIDE; i++) {
-            *(NAME(vector) *)(rows[j] + i * LANES) = sums[j][i];
-            square[i] += sums[j][i] * sums[j][i]; /* rows beyond W are 0 */
+                sums[j][i] += factor * column[i];
         }
-    for (int j = 0; j < ROWS && first + j < m->W; j++)
-        copy_some(m->z + (first + j) * m->z_stride + start, rows[j], n, SIDE * LANES);
+    }
+    for (int i = 0; i < SIDE; i++) {
+        NAME(vector) total = square[i]; /* in a register */
+        for (int j = 0; j < ROWS; j++) /* rows beyond W are 0 */
+            total += sums[j][i] * sums[j][i];
+        square[i] = total;
+    }
 }
 
-/* z = P x, and the norm of each column, not too small. A column is reckoned as if it were alone. */
-static void NAME(map_all)(const Map *m)
+/* The norm of T x of each column, not too small. A column is reckoned as if it were alone. */
+static void NAME(all_norms)(const Map *m)
 {
     const float slack = 1.0f + m->W * FLT_EPSILON;
     for (Py_ssize_t strip = 0; strip < m->N; strip += STRIP) {
         const int n = (int)(m->N - strip < STRIP ? m->N - strip : STRIP);
         ALIGNED float square[STRIP] = {0};
         for (Py_ssize_t k = 0; k < m->W; k++)
-            copy_some(m->x + k * STRIP, m->from + k * m->from_stride + strip, n, STRIP);
+            copy_some(m->x + k * STRIP, m->from + k * m->stride + strip, n, STRIP);
         for (int i = 0; i < n; i += SIDE * LANES)
-            for (Py_ssize_t first = 0; first < m->W; first += ROWS) {
-                const Py_ssize_t ahead = strip + STRIP + first / ROWS % (2 * STRIP / LINE) * LINE;
-                NAME(map_rows)(m, first, strip + i, ahead, n - i, m->x + i,
+            for (Py_ssize_t first = 0; first < m->W; first += ROWS)
+                NAME(add_rows)(m, first, m->x + i, m->from + strip + STRIP + i,
                                (NAME(vector) *)(square + i));
-            }
         for (int i = 0; i < n; i++)
             m->norm[strip + i] = sqrtf(square[i] * slack + FLT_MIN);
     }

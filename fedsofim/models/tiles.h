@@ -111,9 +111,12 @@ INLINE void NAME(add_squares)(Softmax *s, const Near *near, const float *R, Py_s
                 for (int i = 0; i < SIDE; i++)
                     sums[j][i] += R[j * near->K + k] * r[i];
         }
-        for (int j = 0; j < rows; j++)
-            for (int i = 0; i < SIDE; i++)
-                square[i] += sums[j][i] * sums[j][i];
+        for (int i = 0; i < SIDE; i++) {
+            NAME(lanes) total = square[i]; /* in a register */
+            for (int j = 0; j < rows; j++)
+                total += sums[j][i] * sums[j][i];
+            square[i] = total;
+        }
     }
 }
 

@@ -13,6 +13,8 @@ from fedsofim.clients import Client
 from fedsofim.clients.program import release_stage, transformed
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
+from fedsofim.models.crowd import gradient_sums
+from fedsofim.models.head import clipped_gradient_sum
 from fedsofim.privacy.exact import ExactNoise
 from fedsofim.privacy.mechanism import SeededNoise, seeded
 from fedsofim.privacy.plan import Privacy
@@ -226,29 +228,52 @@ def test_a_mapped_record_does_not_depend_on_its_neighbours(rng):
 
 
 @pytest.mark.parametrize("turns", [True, False])
-def test_clients_are_mapped_into_one_block_with_the_bits_of_each_alone(rng, turns):
-    """Whichever map they came from; the block is no client's records, and nobody else's change."""
+@pytest.mark.parametrize("heads", [(), (3,)], ids=["one", "stack"])
+def test_records_seen_through_a_map_give_what_mapped_ones_give(rng, turns, heads):
+    """Whichever map they came from, with the bits of each alone; no record is changed or copied."""
     sizes = [30, 1, 0, 200]
     data = [data_of(rng.normal(size=(n, F))) for n in sizes]
     before = [D.x.copy() for D in data]
     clients = [Client(i, D) for i, D in enumerate(data)]
+    thetas = rng.normal(size=(len(data), *heads, K, F + 1)).astype(np.float32)
     for scale in (1.0, 2.0):
-        U = scale * (rng.normal(size=(F, F)) if turns else np.eye(F))
-        P = affine(U, np.ones(F))
+        P = affine(scale * (rng.normal(size=(F, F)) if turns else np.eye(F)), np.ones(F))
         clients = transformed(clients, {"P": P}, exact=False)
-        for D, (_, seen) in zip(data, clients, strict=True):
-            alone = D.through(P, exact=False)
-            np.testing.assert_array_equal(seen.x, alone.x)
-            np.testing.assert_array_equal(seen.norm, alone.norm)
-            assert seen.target is D.target
-        blocks = {id(seen.x.base) for _, seen in clients}
-        assert len(blocks) == 1
+        seen = [c.data for c in clients]
+        for C in (0.7, math.inf):
+            for shared in (thetas, np.broadcast_to(thetas[0], thetas.shape)):
+                sums = gradient_sums(shared, seen, C)
+                for theta, D, s, S in zip(shared, data, seen, sums, strict=True):
+                    mapped = D.through(P)
+                    expected = clipped_gradient_sum(theta.astype(float), in_double(mapped), C)
+                    np.testing.assert_allclose(S, expected, rtol=1e-3, atol=2e-4 * (1 + D.size))
+                    np.testing.assert_array_equal(S, s.gradient_sum(theta, C).value)
+                    assert s.x is D.x
+                    assert s.target is D.target
+        whole, part = seen[3], seen[3].part(slice(10, 50))
+        assert part.transformed.P is whole.transformed.P
+        np.testing.assert_array_equal(part.transformed.norm, whole.transformed.norm[10:50])
+        np.testing.assert_allclose(
+            whole.logits(thetas[3]), data[3].through(P).logits(thetas[3]), rtol=1e-3, atol=1e-3
+        )
+        exact = whole.gradient_sum(thetas[3], 0.7, exact=True) if not heads else None
+        if exact is not None:
+            told = data[3].through(P).gradient_sum(thetas[3], 0.7, exact=True)
+            np.testing.assert_array_equal(exact.value, told.value)
         again = transformed(clients, {"P": P.copy()}, exact=False)
         assert all(a.data is b.data for a, b in zip(again, clients, strict=True))
     for D, x in zip(data, before, strict=True):
         np.testing.assert_array_equal(D.x, x)
     raw = transformed(clients, {}, exact=False)
-    assert all(c.data.x is D.x for c, D in zip(raw, data, strict=True))
+    assert all(
+        c.data.x is D.x and c.data.transformed is None for c, D in zip(raw, data, strict=True)
+    )
+
+
+def in_double(D):
+    return D._replace(
+        x=D.x.astype(float), target=D.target.astype(float), norm=D.norm.astype(float), raw=None
+    )
 
 
 def test_the_folded_model_says_the_same_of_raw_records(rng):
