@@ -133,7 +133,8 @@ class Examples(NamedTuple):
             return self.raw.P
         return None if self.transformed is None else self.transformed.P
 
-    def _is_through(self, P: Array) -> bool:
+    def is_through(self, P: Array) -> bool:
+        """Whether the examples are under the map `x -> P x`."""
         before = self.map
         return before is P or (before is not None and np.array_equal(before, P))
 
@@ -145,7 +146,7 @@ class Examples(NamedTuple):
         seen through P, which is fast, for simulations. T is `triangle(P)`, if it is known.
         """
         raw = self
-        if P is not None and self._is_through(P) and exact == (self.raw is not None):
+        if P is not None and self.is_through(P) and exact == (self.raw is not None):
             return self
         if self.map is not None:
             x, norm = (self.x, self.norm) if self.raw is None else self.raw[1:]
@@ -161,12 +162,10 @@ class Examples(NamedTuple):
 
     @property
     def features(self) -> Features:
-        """The features alone, for sums over them; norms without the 1, where it is not most."""
+        """The features alone, for sums over them."""
         if self.transformed is not None and self.transformed.P is not None:
             return self.features_through(self.transformed.P)
-        square = self.norm * self.norm * (1 + 8 * np.finfo(self.norm.dtype).eps) - 1
-        known = bool(square.size) and bool(square.min() > 0.5)  # no, if one is NaN
-        return Features(self.x[:-1], np.asarray(self.target), square if known else None)
+        return Features(self.x[:-1], np.asarray(self.target), self.norm)
 
     def features_through(self, P: Array) -> Features:
         """The features as they are after the map, fast, for a sum over them.
@@ -236,7 +235,8 @@ def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
 
 def all_through(data: Sequence[Examples], P: Array | None, exact: bool) -> list[Examples]:
     """Each client's examples under `x -> P x`."""
-    T = None if P is None or exact else triangle(P)
+    seen = P is None or exact or all(D.is_through(P) for D in data)
+    T = None if P is None or seen else triangle(P)  # for all of them
     return [D.through(P, exact, T) for D in data]
 
 

@@ -16,10 +16,10 @@ except ImportError:  # it was installed without a compiler, or is older
 
 def similar(P: Array) -> float | None:
     """By what a map scales all features alike, if it does that and no more than move them."""
-    scale, inner = float(P[0, 0]), np.count_nonzero(P[:-1]) - np.count_nonzero(P[:-1, -1])
-    same = inner == len(P) - 1 and bool((P.diagonal()[:-1] == scale).all())
-    last = not P[-1, :-1].any() and P[-1, -1] == 1
-    return scale if same and last and 0 < scale < math.inf else None
+    scale, like = float(P[0, 0]), np.zeros_like(P)
+    np.fill_diagonal(like, scale)
+    like[:-1, -1], like[-1, -1] = P[:-1, -1], 1
+    return scale if np.array_equal(P, like) and 0 < scale < math.inf else None
 
 
 def mapped(P: Array, x: Array) -> Array:

@@ -43,14 +43,14 @@ class Features(NamedTuple):
     Attributes:
         x: `(F, N)`.
         target: one-hot labels, `(K, N)`.
-        square: the squared norm of each column, not too small, if it is known; for fast sums.
+        norm: the norm of each column with a last 1, not too small, if it is known; for fast sums.
         shift: what is still to be added to every column, `(F,)`, if anything.
         scale: what they are still to be multiplied with, after that.
     """
 
     x: Array
     target: Array
-    square: Array | None = None
+    norm: Array | None = None
     shift: Array | None = None
     scale: float = 1.0
 
@@ -61,8 +61,8 @@ class Features(NamedTuple):
         if exact:
             return exact_sums.feature_sum(_raised(self._moved(), floor), bound)
         x = _raised(self._shifted(), None if floor is None else floor / self.scale)
-        known = None if x is not self.x or self.square is None else np.sqrt(self.square)
-        x, w = _clipped(x, bound / self.scale, known)
+        square = self.known_squares() if x is self.x else None
+        x, w = _clipped(x, bound / self.scale, None if square is None else np.sqrt(square))
         return BoundedSum((x @ w) * x.dtype.type(self.scale), bound)
 
     def second_moment(self, bound: float, exact: bool = False, bias: bool = False) -> BoundedSum:
@@ -117,7 +117,8 @@ class Features(NamedTuple):
         """
         x, limits = self.x, np.finfo(self.x.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            first = np.einsum("kn,kn->n", x, x) if self.square is None else self.square
+            known = self.known_squares()
+            first = np.einsum("kn,kn->n", x, x) if known is None else known
             square = first.astype(np.float64)
             if self.shift is not None:
                 square += 2 * (self.shift @ x)
@@ -129,6 +130,13 @@ class Features(NamedTuple):
             few = self._replace(x=x[:, part].astype(np.float64))
             square[part] = exact_sums.squares(few._shifted())
         return square
+
+    def known_squares(self) -> Array | None:
+        """The squared norm of each column, if norms are known and the 1 is not most of them."""
+        if self.norm is None or not self.norm.size:
+            return None
+        square = self.norm * self.norm * (1 + 8 * np.finfo(self.norm.dtype).eps) - 1
+        return square if square.min() > 0.5 else None  # no, if one is NaN
 
     def _shifted(self) -> Array:
         if self.shift is None:
