@@ -128,12 +128,13 @@ class Partition(Division):
         require(
             n <= len(labels), f"partition.clients={n}: more clients than the {len(labels)} records"
         )
-        owner = np.empty(len(labels), np.intp)
+        # Of a million records, numbers that are as small as can be take an eighth of the memory.
+        owner = np.empty(len(labels), np.min_scalar_type(n - 1))
         order = rng.permutation(len(labels))
         if self.kind == "published":
             return published_owners(labels, classes, n, order)
         if self.kind == "iid":
-            owner[order] = np.arange(len(labels)) % n
+            owner[order] = np.resize(np.arange(n, dtype=owner.dtype), len(labels))
             return owner
         if self.kind == "powerlaw":
             law = np.arange(1.0, n + 1) ** -self.exponent
@@ -207,8 +208,8 @@ class Partition(Division):
 
 def _group(owner: Array, clients: int) -> list[Array]:
     """The records of each owner, in order."""
-    records = np.argsort(owner, kind="stable")
-    return np.split(records, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+    ends = np.cumsum(np.bincount(owner, minlength=clients))
+    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
 
 
 def _apportion(shares: Array, total: int) -> Array:
