@@ -112,7 +112,7 @@ def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     norm = [D.transformed.norm for D in data if D.transformed]
     if t.U_G is None:
         return Run(which, x, target, norm, t, taken)
-    R = np.linalg.qr(t.U_G.astype(np.float64), mode="r").astype(np.float32)
+    R = np.linalg.qr(t.U_G.astype(np.float64)).R.astype(np.float32)
     return Run(which, x, target, norm, t, taken, R=R)
 
 

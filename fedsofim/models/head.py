@@ -13,27 +13,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
 from fedsofim.models.coded import Columns, OneHot, Rows
+from fedsofim.models.head_sums import CHUNK, clipped_gradient_sum, residual
 from fedsofim.models.maps import mapped, mapped_norms, similar, triangle
 from fedsofim.models.moments import Features, norms
 from fedsofim.models.records import Covariances, Factors, Records
 from fedsofim.models.scores import judge
-
-try:
-    from fedsofim_kernel import clipped_residuals  # kernel.c
-except ImportError:  # it was installed without a compiler
-    clipped_residuals = None
-
-# Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
-CHUNK, LOGITS = 1280, 160_000
-LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
-WHOLE = 4096  # examples whose sums are added up: CHUNK of client.c
 
 
 class Transformed(NamedTuple):
@@ -187,7 +177,7 @@ class Examples(NamedTuple):
         t = self.transformed
         if t is not None and t.P is not None:
             return self.through(t.P).gradient_sum(theta, clip, exact)
-        factors = None if t is None else Factors(t.U_G, t.U_A)
+        factors = None if t is None or t.U_G is None else Factors(t.U_G, t.U_A)
         return exact_sums.gradient_sum(theta, self.x, self.target, clip, factors)
 
     def unit(self, clip: Scale) -> float:
@@ -210,6 +200,8 @@ class Examples(NamedTuple):
 
     def curvature(self, theta: Array) -> list[Covariances]:
         r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
+        if self.transformed is not None and self.transformed.P is not None:
+            return self.through(self.transformed.P).curvature(theta)
         G = np.zeros((theta.shape[-2],) * 2)
         A = np.zeros((theta.shape[-1],) * 2)
         for batch in self.chunks(CHUNK):
@@ -256,116 +248,3 @@ def init(rng: np.random.Generator, classes: int, features: int) -> Array:
     """Initial parameters `(K, F+1)`, Gaussian with std `0.5 sqrt(2 / (F + 1 + K))`, bias last."""
     std = 0.5 * math.sqrt(2 / (features + 1 + classes))
     return std * rng.standard_normal((classes, features + 1)).astype(np.float32)
-
-
-def residual(theta: Array, batch: Examples) -> Array:
-    """`softmax(theta x) - onehot(y)` of each example, `(..., K, N)` for `theta` `(..., K, F+1)`."""
-    r = np.empty((*theta.shape[:-1], batch.size), theta.dtype)
-    _residual(theta, batch, r)
-    return r
-
-
-def _logits(theta: Array, x: Array, out: Array) -> None:
-    """Write `theta x` to `out`, in one matrix product for a whole stack of heads."""
-    np.matmul(theta.reshape(-1, len(x)), x, out=out.reshape(-1, x.shape[1]))
-
-
-def _aligned(size: int, dtype: DTypeLike) -> Array:
-    """An empty array that begins where a cache line does."""
-    size *= np.dtype(dtype).itemsize
-    memory = np.empty(size + 64, np.uint8)
-    return memory[-memory.ctypes.data % 64 :][:size].view(dtype)
-
-
-def _residual(theta: Array, batch: Examples, out: Array, shift: bool = False) -> bool:
-    """Write the residual to `out`.
-
-    Logits are shifted to have their maximum at 0 only if that is asked for, or if their
-    exponentials leave the range that float32 holds well; whether they were is returned.
-    """
-    _logits(theta, batch.x, out)
-    if shift:
-        out -= out.max(axis=-2, keepdims=True)
-        out[out < -40] = -np.inf  # exactly 0 in the end, not a slow, subnormal number
-    with np.errstate(over="ignore"):
-        np.exp(out, out=out)
-        s = np.add.reduce(out, axis=-2, keepdims=True)
-    if not shift and s.size and not (s.min() > 1e-30 and s.max() < 1e30):
-        return _residual(theta, batch, out, shift=True)
-    out *= np.reciprocal(s, out=s)
-    out -= batch.target
-    return shift
-
-
-def clipped_gradient_sum(theta: Array, data: Examples, clip: Scale) -> Array:
-    """The sum over all examples of the gradient, transformed if asked, clipped to norm `clip`.
-
-    Replacing one example moves it by at most `2 clip`, adding or removing one by `clip`, up to the
-    rounding of float32, which a transform magnifies: it is for simulations, see `exact_sums`. An
-    example whose gradient is not finite, or too large to be clipped with care, contributes zero.
-
-    Args:
-        theta: parameters, `(K, F+1)`, or a stack of heads `(S, K, F+1)`.
-        data: the examples.
-        clip: the largest norm of one gradient; `inf`: no clipping; or one a head, `(S, 1, 1)`.
-
-    Returns:
-        The sum, of the shape of `theta`.
-    """
-    way, t = _by_kernel if crowd.takes(theta, data) else _by_products, data.transformed
-    return crowd.transformed(way(crowd.for_raw(theta, t), data, clip), t)
-
-
-def _by_kernel(theta: Array, data: Examples, clip: Scale) -> Array:
-    """The sum before it is transformed; of examples that become arrays in parts, as of others."""
-    total, start = np.zeros_like(theta), 0
-    while start < data.size:
-        whole = not data.lazy or data.size - start <= WHOLE + crowd.SMALL
-        end = data.size if whole else start + WHOLE
-        total += crowd.plain_sums(theta[None], [data.part(slice(start, end))], clip)[0]
-        start = end
-    return total
-
-
-def _by_products(theta: Array, data: Examples, clip: Scale) -> Array:
-    """The same with NumPy's products."""
-    *heads, K, width = theta.shape
-    S, t = math.prod(heads), data.transformed
-    rows, C = S * K, np.minimum(clip, np.finfo(theta.dtype).max)
-    size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
-    total, shift = np.zeros((rows, width), theta.dtype), False
-    buffer, U = _aligned(rows * size, theta.dtype), None
-    compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
-    if compiled:  # the same for one head as for a stack
-        C = np.full(S, np.ravel(C), np.float32)
-        U = None if t is None or t.U_G is None else np.full((S, K, K), t.U_G, np.float32)
-    for batch in data.chunks(size):
-        x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
-        if compiled:
-            _logits(theta, x, r)
-            norm = batch.norm if batch.transformed is None else batch.transformed.norm
-            lost = clipped_residuals(r.reshape(S, K, -1), batch.target, norm, C, U)
-        else:
-            shift = _residual(theta, batch, r, shift)
-            lost = _clip(r, batch, C)
-        if lost:
-            x = np.where(np.isfinite(x), x, 0)  # 0 times infinity is not 0
-        total += r.reshape(rows, -1) @ x.T
-    return total.reshape(theta.shape)
-
-
-def _clip(r: Array, batch: Examples, C: Scale) -> bool:
-    """Scale residuals to those of clipped gradients; whether some are 0, as they were too large."""
-    t, u, norm = batch.transformed, r, batch.norm
-    if t is not None:
-        u, norm = r if t.U_G is None else t.U_G @ r, t.norm
-    w = norms(u)[..., None, :]
-    w *= norm
-    np.divide(C, np.maximum(w, C, out=w), out=w)  # min(1, C / ||g||)
-    r *= w
-    least = np.finfo(r.dtype).tiny / np.finfo(r.dtype).eps
-    if t is None and w.min() >= least:
-        return False
-    lost = ~(np.abs(r).max(axis=-2, keepdims=True) >= least)  # it would lose digits, or is NaN
-    np.copyto(r, 0, where=lost)
-    return bool(lost.any())

@@ -33,8 +33,9 @@ def mapped(P: Array, x: Array) -> Array:
 
 def triangle(P: Array) -> Array:
     """An upper triangle T with |T x| = |P x| for every x, in half as many steps; in float32."""
-    T = np.linalg.qr(np.where(np.isfinite(P), P, 0).astype(np.float64), mode="r")
-    return T.astype(np.float32) if np.isfinite(P).all() else np.full_like(P, np.nan, np.float32)
+    if not np.isfinite(P).all():
+        return np.full(P.shape, np.nan, np.float32)
+    return np.asarray(np.linalg.qr(P.astype(np.float64)).R.astype(np.float32))
 
 
 def mapped_norms(T: Array, x: Array) -> Array:

@@ -15,7 +15,8 @@ from fedsofim.clients.program import Client, Noise, Program, transformed
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local
-from fedsofim.models.head import Examples, clipped_gradient_sum, examples, examples_of
+from fedsofim.models.head import Examples, examples, examples_of
+from fedsofim.models.head_sums import clipped_gradient_sum
 from fedsofim.privacy.plan import Protection
 from fedsofim.runs.experiment import Experiment, begin
 

@@ -18,7 +18,8 @@ from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.core.sums import Adjacency
-from fedsofim.models.head import Examples, clipped_gradient_sum, examples
+from fedsofim.models.head import Examples, examples
+from fedsofim.models.head_sums import clipped_gradient_sum
 from fedsofim.models.kinds import HeadNetwork
 from fedsofim.models.records import Factors
 from fedsofim.privacy.audit import Samples

@@ -14,7 +14,7 @@ from fedsofim.config.compose import CONF, compose
 from fedsofim.config.help import COLUMN, manual
 from fedsofim.config.parts import GROUPS
 from fedsofim.config.schema import KINDS
-from fedsofim.models import head
+from fedsofim.models import head_sums
 from fedsofim.strategies import STRATEGIES
 
 
@@ -196,7 +196,7 @@ def test_help_names_the_commands(inside, arguments):
 
 
 def test_help_of_every_command(inside):
-    kernel = "no compiled kernel" if head.clipped_residuals is None else "compiled kernel"
+    kernel = "no compiled kernel" if head_sums.clipped_residuals is None else "compiled kernel"
     assert inside("--version").stdout == f"fedsofim {__version__} ({kernel})\n"
     for command in COMMANDS:
         for asked in ((command, "--help"), ("help", command)):
