@@ -16,6 +16,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -46,24 +47,35 @@ def main() -> None:
             )
         )
     )
-    rounds = {"bare products": bare(experiment), "fedsofim": engine(experiment)}
+    rounds = {"bare products": one_by_one(bare(experiment)), "fedsofim": engine(experiment)}
     if not options.no_opacus:
-        rounds["opacus"] = opacus(experiment)
+        rounds["opacus"] = one_by_one(opacus(experiment))
     times: dict[str, list[float]] = {name: [] for name in rounds}
     for turn in range(max(1, options.repeats // TURN)):
-        for name, one_round in rounds.items():
+        for name, turn_of in rounds.items():
             if name == "opacus" and turn > max(1, options.repeats // TURN // 10):
                 continue
             time.sleep(0.1)
-            times[name] += [milliseconds(one_round) for _ in range(TURN + 1)][1:]
+            times[name] += turn_of()
     show(experiment, times)
 
 
-def milliseconds(one_round: Callable[[], None]) -> float:
-    """How long a round takes."""
-    began = time.perf_counter()
-    one_round()
-    return 1e3 * (time.perf_counter() - began)
+def one_by_one(one_round: Callable[[], None]) -> Callable[[], list[float]]:
+    """A turn of calls, in milliseconds each; the first does not count."""
+
+    def turn() -> list[float]:
+        marks = [time.perf_counter()]
+        for _ in range(TURN + 1):
+            one_round()
+            marks.append(time.perf_counter())
+        return between(marks)
+
+    return turn
+
+
+def between(marks: list[float]) -> list[float]:
+    """Milliseconds between marks, the first two apart."""
+    return [1e3 * (after - before) for before, after in pairwise(marks[1:])]
 
 
 def arguments() -> argparse.Namespace:
@@ -98,14 +110,20 @@ def bare(experiment: Experiment):
     return one_round
 
 
-def engine(experiment: Experiment):
-    """A round of the local engine."""
-    run, state = ENGINES["local"], begin(experiment)
+def engine(experiment: Experiment) -> Callable[[], list[float]]:
+    """A turn of the local engine: the rounds of one run, as users have them."""
 
-    def one_round() -> None:
-        run(experiment, state, lambda state, G: True)
+    def turn() -> list[float]:
+        marks = [time.perf_counter()]
 
-    return one_round
+        def mark(*_: object, **__: object) -> bool:
+            marks.append(time.perf_counter())
+            return len(marks) == TURN + 2
+
+        ENGINES["local"](experiment, begin(experiment), mark)
+        return between(marks)
+
+    return turn
 
 
 def tensors(client: Client):

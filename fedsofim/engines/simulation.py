@@ -43,7 +43,7 @@ class Simulation:
         # A stack's heads have no common grid: they add up floats, equal to rounding.
         self.together = config.sharing is not None and not stacked
         self.clients = list(clients)  # under the last transform that was received
-        self._told = True  # whether they may be under one
+        self._told: tuple[Array | None, ...] = ()  # what they are under; at first nobody knows
         self._groups: dict[tuple[int, int], Group] = {}
         self.sizes = np.array([client.data.size for client in clients])
 
@@ -108,11 +108,12 @@ class Simulation:
 
     def _transform(self, received: Mapping[str, Array]) -> None:
         """Put the clients under what the server broadcast."""
-        told = bool(received.keys() & {"P", "U_A"})
-        if told or self._told:  # else they are as they were
-            now = transformed(self.clients, received, self.exact)
-            if any(a.data is not b.data for a, b in zip(self.clients, now, strict=True)):
-                self.clients, self._groups = now, {}
+        told = tuple(received.get(name) for name in ("P", "U_G", "U_A"))
+        if self._told and all(a is b for a, b in zip(told, self._told, strict=True)):
+            return  # they are as they were
+        now = transformed(self.clients, received, self.exact)
+        if any(a.data is not b.data for a, b in zip(self.clients, now, strict=True)):
+            self.clients, self._groups = now, {}
         self._told = told
 
     def _group(self, who: Who) -> Group:

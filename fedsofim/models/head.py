@@ -108,6 +108,8 @@ class Examples(NamedTuple):
         """The same examples, whose gradients are transformed before they are clipped."""
         U_G, U_A, before = factors.U_G, factors.U_A, self.transformed
         if before is not None and (before.U_A is U_A or np.array_equal(before.U_A, U_A)):
+            if before.U_G is U_G:
+                return self
             return self._replace(transformed=before._replace(U_G=U_G))
         norm = np.empty_like(self.norm)
         for start in range(0, self.size, CHUNK):
