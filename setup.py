@@ -8,7 +8,7 @@ setup(
             "fedsofim_kernel",
             [
                 f"fedsofim/models/{name}.c"
-                for name in ("kernel", "client", "crowd", "moments", "normals", "streams")
+                for name in ("kernel", "client", "crowd", "moments", "normals", "streams", "team")
             ],
             depends=[
                 f"fedsofim/models/{name}.h"

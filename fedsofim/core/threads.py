@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import cache
 from typing import TypeVar
 
@@ -18,6 +18,9 @@ from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+# Whether several threads are at work already, so that what one of them calls must not have more.
+_among_others: ContextVar[bool] = ContextVar("_among_others", default=False)
 
 
 @contextmanager
@@ -37,7 +40,12 @@ def libraries() -> ThreadpoolController:
 
 
 def thread_count() -> int:
-    """How many threads a run uses: what the environment asks for, else the CPUs it may use."""
+    """How many threads a run uses: what the environment asks for, else the CPUs it may use.
+
+    What is itself done by one of several threads has that one.
+    """
+    if _among_others.get():
+        return 1
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         said = os.environ.get(name, "")
         if said.isdecimal() and int(said) > 0:
@@ -67,7 +75,7 @@ def in_order(work: Callable[[T], U], items: Sequence[T], threads: int | None = N
     try:
         for item in items:
             # NumPy's errstate is that of the context.
-            waiting.append((pool.submit(copy_context().run, work, item), item))
+            waiting.append((pool.submit(copy_context().run, _one_of_several, work, item), item))
             if len(waiting) > 2 * threads:
                 yield _first(waiting, work)
         while waiting:
@@ -91,10 +99,15 @@ def _done(work: Callable[[T], U], item: T) -> Future[U]:
     """What `work` makes of the item, or what went wrong, for when it is asked for."""
     future = Future[U]()
     try:
-        future.set_result(work(item))
+        future.set_result(copy_context().run(_one_of_several, work, item))
     except Exception as error:
         future.set_exception(error)
     return future
+
+
+def _one_of_several(work: Callable[[T], U], item: T) -> U:
+    _among_others.set(True)
+    return work(item)
 
 
 @cache

@@ -94,7 +94,9 @@ class Simulation:
             return who, sent, remembered, program.train_own(received, group, new)
 
         def parts() -> Iterator[Array]:
-            for who, sent, before, new in self._in_groups(work, present, received["theta"].size):
+            theta = received["theta"]
+            groups = self._in_groups(work, present, theta.size, self._kernel_takes(theta))
+            for who, sent, before, new in groups:
                 after.put(who, before, new)
                 yield sent
 
@@ -125,8 +127,18 @@ class Simulation:
             self._groups[key] = Group(self.clients[who])
         return self._groups[key]
 
-    def _in_groups(self, work: Callable[[Who], Any], present: Array, length: int) -> Iterator[Any]:
-        """What `work` makes of groups of these clients, in order; each sends `length` numbers."""
+    def _kernel_takes(self, theta: Array) -> bool:
+        """Whether the sums of all clients at such parameters are the kernel's, on its threads."""
+        data = None if self.exact else self._group(slice(0, len(self.clients))).heads_data
+        return data is not None and all(run.taken for run in data.runs(theta))
+
+    def _in_groups(
+        self, work: Callable[[Who], Any], present: Array, length: int, shared_out: bool = False
+    ) -> Iterator[Any]:
+        """What `work` makes of groups of these clients, in order; each sends `length` numbers.
+
+        If work on one group is shared out among threads, and all fit into it, there is one.
+        """
         n, threads = len(present), 1 if self.exact else thread_count()
         if not self.config.model.linear:
             # One by one: beside what clients keep and send there is then only ever one network, and
@@ -134,7 +146,8 @@ class Simulation:
             return in_order(work, np.split(present, n), threads=1)
         if type(self.config.client) not in CLIENTS.values():
             return in_order(work, [present], threads=1)  # one's own may count on all, in one thread
-        most, shares = max(1, GROUP // max(1, length)), 1 if threads == 1 else 2 * threads
+        most = max(1, GROUP // max(1, length))
+        shares = 1 if threads == 1 or (shared_out and n <= most) else 2 * threads
         cuts = pairwise((0, *_even(self.sizes[present], shares), n))
         groups = [
             slice(i, min(i + most, end)) for start, end in cuts for i in range(start, end, most)

@@ -3,6 +3,8 @@
 
 #include "kernel.h"
 
+#include <stdlib.h>
+
 /* The arrays of one client; 0 and an exception if they do not fit. */
 static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i, Py_ssize_t K,
                       Py_ssize_t W)
@@ -28,16 +30,28 @@ static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i, Py_
 
 #define HELD "fedsofim_kernel.clients"
 
+typedef struct {
+    Py_ssize_t N, i;
+} Place;
+
 typedef struct { /* clients whose arrays are looked up, for as long as this lives */
     Py_ssize_t count, K, W;
     Work *clients; /* without parameters, clip and transform */
     Py_buffer *buffers;
+    Place *order; /* the largest first, so that threads end together */
 } Held;
+
+static int larger_first(const void *one, const void *other)
+{
+    const Py_ssize_t a = ((const Place *)one)->N, b = ((const Place *)other)->N;
+    return (a < b) - (a > b);
+}
 
 static void let_go(Held *h)
 {
     for (Py_ssize_t i = 0; i < 3 * h->count; i++)
         PyBuffer_Release(h->buffers + i);
+    PyMem_Free(h->order);
     PyMem_Free(h->buffers);
     PyMem_Free(h->clients);
     PyMem_Free(h);
@@ -57,13 +71,16 @@ static PyObject *hold(PyObject **lists, Py_ssize_t n, Py_ssize_t K, Py_ssize_t W
             return PyErr_Format(PyExc_ValueError, "expected lists of %zd arrays", n);
     if (!(h = PyMem_Calloc(1, sizeof *h)))
         return PyErr_NoMemory();
-    *h = (Held){0, K, W, PyMem_New(Work, n ? n : 1), PyMem_New(Py_buffer, n ? 3 * n : 1)};
-    if (!h->clients || !h->buffers)
+    *h = (Held){0, K, W, PyMem_New(Work, n + 1), PyMem_New(Py_buffer, 3 * n + 1), PyMem_New(Place, n + 1)};
+    if (!h->clients || !h->buffers || !h->order)
         PyErr_NoMemory();
     else {
         while (h->count < n &&
-               get_client(h->clients + h->count, h->buffers + 3 * h->count, lists, h->count, K, W))
+               get_client(h->clients + h->count, h->buffers + 3 * h->count, lists, h->count, K, W)) {
+            h->order[h->count] = (Place){h->clients[h->count].N, h->count};
             h->count++;
+        }
+        qsort(h->order, h->count, sizeof *h->order, larger_first);
         if (h->count == n)
             capsule = PyCapsule_New(h, HELD, forget);
     }
@@ -87,32 +104,43 @@ static int fits(const Py_buffer *out, const Py_buffer *theta, const Py_buffer *c
     return good;
 }
 
+typedef struct {
+    const Held *held;
+    const Py_buffer *out, *theta;
+    const float *clip, *R;
+} Call;
+
+static void one_sum(const void *call, Py_ssize_t place, float *memory)
+{
+    const Call *c = call;
+    const Py_ssize_t i = c->held->order[place].i, *shape = c->out->shape;
+    Work work = c->held->clients[i];
+    work.theta = (const float *)((const char *)c->theta->buf + i * c->theta->strides[0]);
+    work.clip = c->clip, work.R = c->R, work.S = shape[1];
+    client_sum((float *)c->out->buf + i * shape[1] * shape[2] * shape[3], memory, &work);
+}
+
 /* Write the sums of the clients that the capsule holds; 0 and an exception if it does not fit. */
 static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip, const float *R,
-                PyObject *capsule)
+                PyObject *capsule, Py_ssize_t threads)
 {
-    const Py_ssize_t n = out->shape[0], S = out->shape[1], K = out->shape[2], W = out->shape[3];
+    const Py_ssize_t n = out->shape[0], K = out->shape[2], W = out->shape[3];
     const Held *h = PyCapsule_GetPointer(capsule, HELD);
-    float *memory;
+    const Call call = {h, out, theta, clip, R};
+    const Task task = {one_sum, &call, n, client_room(K, W)};
+    int good;
     if (!h)
         return 0;
-    if (h->count != n || h->K != K || h->W != W)
+    if (h->count != n || h->K != K || h->W != W) {
         PyErr_SetString(PyExc_ValueError, "these are other clients");
-    else if (!(memory = PyMem_RawMalloc(client_room(K, W) * sizeof *memory)))
-        PyErr_NoMemory();
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t i = 0; i < n; i++) {
-            Work work = h->clients[i];
-            work.theta = (const float *)((const char *)theta->buf + i * theta->strides[0]);
-            work.clip = clip, work.R = R, work.S = S;
-            client_sum((float *)out->buf + i * S * K * W, memory, &work);
-        }
-        Py_END_ALLOW_THREADS
-        PyMem_RawFree(memory);
-        return 1;
+        return 0;
     }
-    return 0;
+    Py_BEGIN_ALLOW_THREADS
+    good = share_out(&task, threads);
+    Py_END_ALLOW_THREADS
+    if (!good)
+        PyErr_NoMemory();
+    return good;
 }
 
 /* The lists are looked up once: what is returned may be given in place of x the next time. */
@@ -122,10 +150,11 @@ PyObject *clipped_sums(PyObject *self, PyObject *args)
     Py_buffer b[4] = {{0}};
     const int ndim[4] = {4, 4, 1, 3}, dense = PyBUF_C_CONTIGUOUS;
     const int flags[4] = {dense | PyBUF_WRITABLE, PyBUF_STRIDES, PyBUF_STRIDES, dense};
+    Py_ssize_t threads = 1;
     int got = 0, count;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOO|O", arrays, arrays + 1, lists, lists + 1, lists + 2,
-                          arrays + 2, arrays + 3))
+    if (!PyArg_ParseTuple(args, "OOOOOO|On", arrays, arrays + 1, lists, lists + 1, lists + 2,
+                          arrays + 2, arrays + 3, &threads))
         return NULL;
     count = arrays[3] && arrays[3] != Py_None ? 4 : 3;
     while (got < count && get_floats(arrays[got], b + got, ndim[got], flags[got]))
@@ -134,7 +163,7 @@ PyObject *clipped_sums(PyObject *self, PyObject *args)
         held = PyCapsule_CheckExact(lists[0])
                    ? Py_NewRef(lists[0])
                    : hold(lists, b[0].shape[0], b[0].shape[2], b[0].shape[3]);
-        if (held && !sums(b, b + 1, b[2].buf, count == 4 ? b[3].buf : NULL, held))
+        if (held && !sums(b, b + 1, b[2].buf, count == 4 ? b[3].buf : NULL, held, threads))
             Py_CLEAR(held);
     }
     while (got)

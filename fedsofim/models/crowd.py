@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.threads import thread_count
 
 if TYPE_CHECKING:
     from fedsofim.models.head import Examples, Transformed
@@ -137,7 +138,8 @@ def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
     R = None if run.R is None else np.full((S, K, K), run.R)
     out = np.empty((n, S, K, width), np.float32)
     given = run.x if run.held is None else run.held
-    run.held = clipped_sums(out, thetas.reshape(out.shape), given, run.target, run.norm, C, R)
+    whole, threads = thetas.reshape(out.shape), thread_count()
+    run.held = clipped_sums(out, whole, given, run.target, run.norm, C, R, threads)
     return out.reshape(thetas.shape)
 
 

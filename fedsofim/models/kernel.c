@@ -119,7 +119,7 @@ static PyMethodDef methods[] = {
      "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
      "was too large, and so is 0."},
     {"clipped_sums", clipped_sums, METH_VARARGS,
-     "clipped_sums(out, theta, x, target, norm, clip, R=None)\n--\n\n"
+     "clipped_sums(out, theta, x, target, norm, clip, R=None, threads=1)\n--\n\n"
      "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"
      "Args: float32 arrays: each client's parameters, of the shape of `out`; lists of n arrays,\n"
      "the features `(W, N)`, one-hot labels `(K, N)` and norms `(N,)` of each client; the clip of\n"

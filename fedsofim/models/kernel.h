@@ -58,6 +58,15 @@ Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W);
 void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W,
                    const float *G, const float *A);
 
+/* team.c: do each of `count` pieces of work, with `room` floats of memory that are the thread's own; 0 if
+   there is no memory. It is called without Python's lock. */
+typedef struct {
+    void (*work)(const void *what, Py_ssize_t i, float *memory);
+    const void *what;
+    Py_ssize_t count, room;
+} Task;
+int share_out(const Task *task, Py_ssize_t threads);
+
 /* crowd.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *transform_sums(PyObject *self, PyObject *args);

@@ -58,6 +58,18 @@ def test_results_come_in_order_from_several_threads():
     assert len(seen) == 3
 
 
+def test_what_one_of_several_threads_calls_has_no_more_of_them(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+
+    def work(i):
+        time.sleep(0.002)
+        return thread_count()
+
+    assert list(in_order(work, range(9))) == [1] * 9  # the caller's thread among them
+    assert list(in_order(work, range(1))) == [3]
+    assert thread_count() == 3
+
+
 def test_few_results_are_held_however_many_there_are():
     class Result:
         pass
