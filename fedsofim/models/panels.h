@@ -64,8 +64,9 @@ static void NAME(add_moment)(float *sums, float *c, const float *x, Py_ssize_t s
         }
         NAME(vector) *tile = (NAME(vector) *)sums;
         for (Py_ssize_t i = 0; i < F; i += TILE) {
-            for (int ahead = 0; ahead < TILE * BLOCK; ahead += LINE) /* of the next block */
-                __builtin_prefetch(x + (i + ahead / BLOCK) * stride + start + BLOCK + ahead % BLOCK);
+            for (int k = 0; k < TILE; k++) /* of the next block, to the L2 cache */
+                for (int ahead = 0; ahead < BLOCK; ahead += LINE)
+                    __builtin_prefetch(x + (i + k) * stride + start + BLOCK + ahead, 0, 2);
             for (Py_ssize_t j = 0; j <= i; j += TILE, tile += TILE * TILE)
                 NAME(add_products)(tile, c + i * BLOCK, c + j * BLOCK);
         }
@@ -96,8 +97,8 @@ INLINE void NAME(add_rows)(const Map *m, Py_ssize_t first, const float *x, const
     const float *p = m->panels + first * m->W + first * ROWS;
     x += first * STRIP;
     for (Py_ssize_t k = first; k < m->W; k++, p += ROWS, x += STRIP) { /* left of it T is 0 */
-        if (!first)
-            __builtin_prefetch(next + k * m->stride, 0, 2); /* to the L2 cache */
+        for (int i = 0; !first && i < SIDE * LANES; i += LINE)
+            __builtin_prefetch(next + k * m->stride + i, 0, 2); /* to the L2 cache */
         for (int i = 0; i < SIDE; i++)
             column[i] = *(const NAME(vector) *)(x + i * LANES);
         for (int j = 0; j < ROWS; j++) {

@@ -102,11 +102,19 @@ static void NAME(product)(const Product *p, int back)
 INLINE void NAME(add_squares)(Softmax *s, const Near *near, const float *R, Py_ssize_t first,
                               const int rows)
 {
-    R += first * near->K;
+    const float *z = near->z + first * near->stride;
+    R += first * near->K + first;
     for (int n = 0; n < near->n; n += SIDE * LANES) {
         NAME(lanes) *square = (NAME(lanes) *)(s->square + n), sums[ROWS][SIDE] = {{{0}}};
-        for (Py_ssize_t k = first; k < near->K; k++) {
-            const NAME(lanes) *r = (const NAME(lanes) *)(near->z + k * near->stride + n);
+#pragma GCC unroll 10
+        for (int k = 0; k < rows; k++) {
+            const NAME(lanes) *r = (const NAME(lanes) *)(z + k * near->stride + n);
+            for (int j = 0; j <= k; j++)
+                for (int i = 0; i < SIDE; i++)
+                    sums[j][i] += R[j * near->K + k] * r[i];
+        }
+        for (Py_ssize_t k = rows; k < near->K - first; k++) {
+            const NAME(lanes) *r = (const NAME(lanes) *)(z + k * near->stride + n);
             for (int j = 0; j < rows; j++)
                 for (int i = 0; i < SIDE; i++)
                     sums[j][i] += R[j * near->K + k] * r[i];

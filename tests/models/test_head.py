@@ -389,6 +389,25 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
         sums(out, theta, (D.x,), [D.target], [D.norm], one)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 50, -1])
+def test_threads_of_the_kernel_change_no_bit(rng, threads):
+    sums = pytest.importorskip("fedsofim_kernel").clipped_sums
+    data, one = crowd(rng, [40, 900, 3, 0, 33, 5000, 1], 8, 3), np.ones(2, np.float32)
+    thetas = rng.normal(size=(7, 2, 3, 9)).astype(np.float32)
+    alone, shared_out = np.zeros_like(thetas), np.ones_like(thetas)
+    lists = [[D[k] for D in data] for k in range(3)]
+    held = sums(alone, thetas, *lists, one)
+    sums(shared_out, thetas, held, None, None, one, None, threads)
+    np.testing.assert_array_equal(shared_out, alone)
+
+
+def test_long_rows_begin_where_cache_lines_do(rng):
+    D = crowd(rng, [700], 8, 3)[0]
+    for a in (D.x, D.target):
+        assert a.shape[1] == 700
+        assert (a.ctypes.data % 64, a.strides) == (0, (704 * 4, 4))
+
+
 def test_clients_that_the_kernel_has_looked_up_have_the_same_sums(rng):
     sums = pytest.importorskip("fedsofim_kernel").clipped_sums
     data, one = crowd(rng, [4, 9], 2, 3), np.ones(1, np.float32)
