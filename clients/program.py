@@ -17,7 +17,7 @@ from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models.coded import BLOCK
 from fedsofim.models.crowd import Many, gradient_sums
-from fedsofim.models.head import Examples, all_through, examples_of
+from fedsofim.models.head import Examples, examples_of
 from fedsofim.models.records import Factors, Records
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.mechanism import NoiseSource, Seeded, add_gaussian
@@ -196,8 +196,7 @@ def transformed(
     """
     P = received.get("P")
     if P is not None or any(getattr(c.data, "map", None) is not None for c in clients):
-        data = all_through([examples_of(c.data) for c in clients], P, exact)
-        clients = [c._replace(data=D) for c, D in zip(clients, data, strict=True)]
+        clients = [c._replace(data=examples_of(c.data).through(P, exact)) for c in clients]
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])

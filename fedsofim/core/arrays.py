@@ -1,7 +1,9 @@
 """Arrays, and NamedTuples of them: as flat mappings for files and messages, or row by row."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,31 @@ Array = NDArray[Any]
 Scale = float | Array
 # Which clients: their numbers, or neighbours.
 Who = Array | slice
+T = TypeVar("T")
+
+
+def of_the_last(make: Callable[[Array], T]) -> Callable[[Array], T]:
+    """What remembers what it made of the last array, while that lives: many clients ask for a map.
+
+    Nobody may change the array, nor what is made of it.
+
+    >>> total = of_the_last(lambda x: x.sum(keepdims=True))
+    >>> x = np.ones(3)
+    >>> total(x) is total(x), total(x) is total(np.ones(3))
+    (True, False)
+    """
+    known: tuple[Callable[[], Array | None], Any] = (lambda: None, None)
+
+    @wraps(make)
+    def remembering(x: Array) -> T:
+        nonlocal known
+        last, made = known
+        if last() is not x:
+            made = make(x)
+            known = weakref.ref(x), made
+        return made
+
+    return remembering
 
 
 def flatten(state: Any, prefix: str = "") -> dict[str, Any]:

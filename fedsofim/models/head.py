@@ -9,17 +9,17 @@ $\lVert U_G(p - e_y)\rVert\,\lVert U_A^\top\tilde x\rVert$, and the sum is trans
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedsofim.core.arrays import Array, Scale
+from fedsofim.core.arrays import Array, Scale, of_the_last
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum
 from fedsofim.models import crowd, exact_sums
-from fedsofim.models.coded import Columns, OneHot, Rows
-from fedsofim.models.head_sums import CHUNK, clipped_gradient_sum, residual
+from fedsofim.models.coded import Columns, OneHot, Rows, blocks
+from fedsofim.models.head_sums import CHUNK, clipped_gradient_sum, residual, rows
 from fedsofim.models.maps import mapped, mapped_norms, similar, triangle
 from fedsofim.models.moments import Features, norms
 from fedsofim.models.records import Covariances, Factors, Records
@@ -130,12 +130,12 @@ class Examples(NamedTuple):
         before = self.map
         return before is P or (before is not None and np.array_equal(before, P))
 
-    def through(self, P: Array | None, exact: bool = True, T: Array | None = None) -> "Examples":
+    def through(self, P: Array | None, exact: bool = True) -> "Examples":
         """The examples under `x -> P x`, whatever map they were under; `None` for no map.
 
         The clip comes later, so any P leaves a record's influence bounded. If `exact`, they are
         mapped, and what becomes of a record depends on no other, to the last bit; else they are
-        seen through P, which is fast, for simulations. T is `triangle(P)`, if it is known.
+        seen through P, which is fast, for simulations.
         """
         raw = self
         if P is not None and self.is_through(P) and exact == (self.raw is not None):
@@ -149,7 +149,7 @@ class Examples(NamedTuple):
             if exact:
                 z = exact_sums.mapped(P, raw.x)
                 return Examples(z, self.target, norms(z), raw=Raw(P, raw.x, raw.norm))
-            norm = mapped_norms(triangle(P) if T is None else T, raw.x)
+            norm = mapped_norms(triangle(P), raw.x)
         return raw._replace(transformed=Transformed(None, P.T, norm, P))
 
     @property
@@ -205,12 +205,17 @@ class Examples(NamedTuple):
         if self.transformed is not None and self.transformed.P is not None:
             return self.through(self.transformed.P).curvature(theta)
         G = np.zeros((theta.shape[-2],) * 2)
-        A = np.zeros((theta.shape[-1],) * 2)
         for batch in self.chunks(CHUNK):
-            r, x = residual(theta, batch).astype(np.float64), batch.x.astype(np.float64)
+            r = residual(theta, batch).astype(np.float64)
             G += r @ r.T
-            A += x @ x.T
-        return [Covariances(G / self.size, A / self.size)]
+        return [Covariances(G / self.size, _input_moment(self.x))]
+
+
+@of_the_last
+def _input_moment(x: Array) -> Array:
+    r"""The mean of $xx^\top$ over columns, in float64: probes stay, so theirs does."""
+    parts = (x[:, part].astype(np.float64) for part in blocks(x.shape[1], CHUNK))
+    return np.asarray(sum(part @ part.T for part in parts) / x.shape[1])
 
 
 def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
@@ -220,18 +225,12 @@ def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
         lazy, hot = cast(Array, Columns(features)), cast(Array, OneHot(few, classes))
         return Examples(lazy, hot, norms(lazy))
     n = len(features)
-    x = np.ones((features.shape[1] + 1, n), dtype=features.dtype)
-    x[:-1] = features.T
-    target = np.zeros((classes, n), dtype=x.dtype)
+    x = rows(features.shape[1] + 1, n, features.dtype)
+    x[:-1], x[-1] = features.T, 1
+    target = rows(classes, n, x.dtype)
+    target[:] = 0
     target[labels, np.arange(n)] = 1
     return Examples(x, target, norms(x))
-
-
-def all_through(data: Sequence[Examples], P: Array | None, exact: bool) -> list[Examples]:
-    """Each client's examples under `x -> P x`."""
-    seen = P is None or exact or all(D.is_through(P) for D in data)
-    T = None if P is None or seen else triangle(P)  # for all of them
-    return [D.through(P, exact, T) for D in data]
 
 
 def examples_of(records: Records | Features) -> Examples:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedsofim.core.arrays import Array
+from fedsofim.core.arrays import Array, of_the_last
 from fedsofim.models.coded import Columns, blocks
 from fedsofim.models.moments import SMALL, norms
 
@@ -14,6 +14,7 @@ except ImportError:  # it was installed without a compiler, or is older
     norms_through = None
 
 
+@of_the_last
 def similar(P: Array) -> float | None:
     """By what a map scales all features alike, if it does that and no more than move them."""
     scale, like = float(P[0, 0]), np.zeros_like(P)
@@ -31,11 +32,12 @@ def mapped(P: Array, x: Array) -> Array:
     return np.asarray(z)
 
 
+@of_the_last
 def triangle(P: Array) -> Array:
     """An upper triangle T with |T x| = |P x| for every x, in half as many steps; in float32."""
     if not np.isfinite(P).all():
         return np.full(P.shape, np.nan, np.float32)
-    return np.asarray(np.linalg.qr(P.astype(np.float64)).R.astype(np.float32))
+    return np.asarray(np.linalg.qr(P.astype(np.float64), mode="r").astype(np.float32))
 
 
 def mapped_norms(T: Array, x: Array) -> Array:

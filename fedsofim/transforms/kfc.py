@@ -25,7 +25,7 @@ from fedsofim.strategies.stage import Stage
 Normalise = Literal["gradients", "network", "eigenvalues", "none"]
 Source = Literal["nothing", "probes", "private"]
 LEAST = 1e-4  # of the largest eigenvalue is added to all
-WIDE, REMEMBERED = 256, 1 << 27  # the width of a factor that is worth remembering; bytes in all
+WIDE, REMEMBERED = 32, 1 << 27  # the width of a factor that is worth remembering; bytes in all
 _roots: dict[tuple[Any, ...], Array] = {}
 
 
