@@ -133,9 +133,10 @@ def _share(
         common = crypto.agree(sealing, key)
         if common is None:
             raise DistrustError(Reason.KEYS, f"client {other}")
-        sealed.append(stages.seal_key(common, state.root, me, other))
-        envelopes.append(crypto.seal(sealed[-1], b"".join(both), state.root))
-        seals.append(stages.seal_key(common, state.root, other, me))
+        outgoing, incoming = stages.seal_keys(common, state.root, me, other)
+        envelopes.append(crypto.seal(outgoing, b"".join(both), state.root))
+        sealed.append(outgoing)
+        seals.append(incoming)
     tags = [crypto.tag(share) for both in zip(of_seed, of_key, strict=True) for share in both]
     state = state._replace(seals=b"".join(seals), sealed=b"".join(sealed))
     return state, wire.join([b"".join(envelopes), b"".join(tags)])
