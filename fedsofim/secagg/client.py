@@ -130,7 +130,7 @@ def _share(
     of_key = _shares(mine.of_masks, windows, session.quorum)
     envelopes, seals, sealed = [], [], []
     for other, key, *both in zip(graph.neighbours(me), keys, of_seed, of_key, strict=True):
-        common = crypto.agree(sealing, key)
+        common = member.agree(sealing, key)
         if common is None:
             raise DistrustError(Reason.KEYS, f"client {other}")
         outgoing, incoming = stages.seal_keys(common, state.root, me, other)
@@ -163,7 +163,7 @@ def _mask(
     masking, masks = secrets.masking, dict(zip(neighbours, public, strict=True))
     keys = {}
     for other in shared.intersection(neighbours):
-        common = crypto.agree(masking, masks[other])
+        common = member.agree(masking, masks[other])
         if common is None:
             raise DistrustError(Reason.KEYS, f"client {other}")
         keys[other] = stages.mask_key(common, state.root, me, other)
