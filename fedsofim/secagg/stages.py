@@ -26,7 +26,7 @@ from fedsofim.secagg.errors import Reason, trust
 from fedsofim.secagg.graph import Graph, draw
 from fedsofim.secagg.primitives import KEY, derive
 from fedsofim.secagg.session import Session
-from fedsofim.secagg.wire import digest, integers, join, pieces, read_integers, split
+from fedsofim.secagg.wire import digest, integers, pieces, read_integers, split
 
 
 class Stage(IntEnum):
@@ -123,7 +123,7 @@ def survivors_message(root: bytes, shared: bytes, survivors: bytes) -> bytes:
 
 def pair(root: bytes, one: int, other: int) -> bytes:
     """The context of keys that two clients have in common, whoever asks."""
-    return join([root, integers(sorted((one, other)))])
+    return root + integers(sorted((one, other)))
 
 
 def mask_key(common: bytes, root: bytes, one: int, other: int) -> bytes:
