@@ -49,9 +49,9 @@ class _Sum(NamedTuple):
     server: Server
     requests: Requests
 
-    def question(self, client: int) -> Question:
-        """What this client is to be asked now; empty words if it has answered."""
-        due = client in self.server.waiting
+    def question(self, client: int, later: bool = False) -> Question:
+        """What this client is to be asked now; empty words if there is nothing, or time for it."""
+        due = client in self.server.waiting and not later
         return Question(self.t, self.name, self.requests[client] if due else b"")
 
     @property
@@ -185,8 +185,7 @@ class SumStrategy(RuleStrategy):
             if not asked:
                 continue
             memory = {MEMORY + name: rows[asked] for name, rows in self._remembered().items()}
-            sums = [now, ahead] if early and ahead else [now]
-            questions = [[s.question(i) for s in sums] for i in asked]
+            questions = self._questions(asked, ahead if early else None)
             said = {**values, "clients": asked, **pack_questions(questions)}
             message = Message(
                 pack(memory, said, **received), node, RELEASE, group_id=str(server_round)
@@ -196,6 +195,19 @@ class SumStrategy(RuleStrategy):
         for i in now.server.waiting.difference(*(asked for _, asked in self._sent)):
             self._dropped[i] = "not connected"
         return [message for message, _ in self._sent]
+
+    def _questions(self, asked: list[int], ahead: _Sum | None) -> list[list[Question]]:
+        """What the clients of a node are asked, of this round and of the next.
+
+        Shares are most of the work, and two exchanges are left for them: a node with many clients
+        is asked for half of them in each.
+        """
+        now = self._now
+        half = now.server.stage == Stage.SIGN and ahead and ahead.server.stage == Stage.SHARE
+        later = set(asked[1::2]) if half else set()
+        return [
+            [now.question(i), *([ahead.question(i, i in later)] if ahead else [])] for i in asked
+        ]
 
     def _complete(self, ahead: _Sum) -> bool:
         """Whether all keys of the next round are there, and shares of them may be handed out."""

@@ -130,12 +130,13 @@ def _share(
     of_key = _shares(mine.of_masks, windows, session.quorum)
     envelopes, seals, sealed = [], [], []
     for other, key, *both in zip(graph.neighbours(me), keys, of_seed, of_key, strict=True):
-        common = crypto.agree(sealing, key)
+        common = member.agree(sealing, key)
         if common is None:
             raise DistrustError(Reason.KEYS, f"client {other}")
-        sealed.append(stages.seal_key(common, state.root, me, other))
-        envelopes.append(crypto.seal(sealed[-1], b"".join(both), state.root))
-        seals.append(stages.seal_key(common, state.root, other, me))
+        outgoing, incoming = stages.seal_keys(common, state.root, me, other)
+        envelopes.append(crypto.seal(outgoing, b"".join(both), state.root))
+        sealed.append(outgoing)
+        seals.append(incoming)
     tags = [crypto.tag(share) for both in zip(of_seed, of_key, strict=True) for share in both]
     state = state._replace(seals=b"".join(seals), sealed=b"".join(sealed))
     return state, wire.join([b"".join(envelopes), b"".join(tags)])
@@ -162,7 +163,7 @@ def _mask(
     masking, masks = secrets.masking, dict(zip(neighbours, public, strict=True))
     keys = {}
     for other in shared.intersection(neighbours):
-        common = crypto.agree(masking, masks[other])
+        common = member.agree(masking, masks[other])
         if common is None:
             raise DistrustError(Reason.KEYS, f"client {other}")
         keys[other] = stages.mask_key(common, state.root, me, other)

@@ -122,12 +122,15 @@ def log2_failure(clients: int, colluders: int, window: int, quorum: int) -> floa
 
 
 def _loss(clients: int, gone: int, window: int, quorum: int) -> float:
-    """At most the chance that some window has lost too many, when `gone` vanish at random."""
+    """At most the chance that some window has lost too many, when `gone` vanish at random.
+
+    What is after one client is before another: a ring has as many windows as clients.
+    """
     many = sum(
-        math.comb(gone, k) * math.comb(clients - 1 - gone, window - k)
+        math.comb(gone, k) * math.comb(clients - gone, window - k)
         for k in range(window - quorum + 1, min(window, gone) + 1)
     )
-    return 2 * clients * many / math.comb(clients - 1, window)
+    return clients * many / math.comb(clients, window)
 
 
 @lru_cache(maxsize=256)

@@ -93,11 +93,10 @@ def fresh(count: int) -> bytes:
     return os.urandom(count)
 
 
-def derive(secret: bytes, label: str, context: bytes) -> bytes:
-    """A key of 32 bytes for one purpose."""
-    return HKDF(hashes.SHA256(), KEY, salt=None, info=label.encode() + b"\0" + context).derive(
-        secret
-    )
+def derive(secret: bytes, label: str, context: bytes, count: int = 1) -> bytes:
+    """A key of 32 bytes for one purpose, or more of them one after the other."""
+    info = label.encode() + b"\0" + context
+    return HKDF(hashes.SHA256(), count * KEY, salt=None, info=info).derive(secret)
 
 
 def private_key(seed: bytes, context: bytes) -> X25519PrivateKey:
@@ -127,9 +126,9 @@ def stream(key: bytes, length: int) -> Array:
     return np.frombuffer(cipher.update(bytes(8 * length)), "<u8")
 
 
-def seal(key: bytes, content: bytes, about: bytes) -> bytes:
-    """An envelope that only the holder of the key can open or make; one for each key."""
-    return ChaCha20Poly1305(key).encrypt(bytes(12), content, about)
+def seal(key: bytes, content: bytes, about: bytes, number: int = 0) -> bytes:
+    """An envelope that only the holder of the key can open or make; one of each number."""
+    return ChaCha20Poly1305(key).encrypt(number.to_bytes(12, "little"), content, about)
 
 
 def unseal(key: bytes, envelope: bytes, about: bytes) -> bytes | None:

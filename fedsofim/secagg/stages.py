@@ -26,7 +26,7 @@ from fedsofim.secagg.errors import Reason, trust
 from fedsofim.secagg.graph import Graph, draw
 from fedsofim.secagg.primitives import KEY, derive
 from fedsofim.secagg.session import Session
-from fedsofim.secagg.wire import digest, integers, join, pieces, read_integers, split
+from fedsofim.secagg.wire import digest, integers, pieces, read_integers, split
 
 
 class Stage(IntEnum):
@@ -122,26 +122,28 @@ def survivors_message(root: bytes, shared: bytes, survivors: bytes) -> bytes:
 
 
 def pair(root: bytes, one: int, other: int) -> bytes:
-    """The context of a key that two clients have in common."""
-    return join([root, integers([one, other])])
+    """The context of keys that two clients have in common, whoever asks."""
+    return root + integers(sorted((one, other)))
 
 
 def mask_key(common: bytes, root: bytes, one: int, other: int) -> bytes:
-    """The key of the mask between two clients, whoever asks."""
-    return derive(common, "mask", pair(root, min(one, other), max(one, other)))
+    """The key of the mask between two clients."""
+    return derive(common, "mask", pair(root, one, other))
 
 
-def seal_key(common: bytes, root: bytes, sender: int, receiver: int) -> bytes:
-    """The key of the envelope from one client to another."""
-    return derive(common, "seal", pair(root, sender, receiver))
+def seal_keys(common: bytes, root: bytes, me: int, other: int) -> tuple[bytes, bytes]:
+    """The keys of what is sealed for another client, and of what it seals for this one."""
+    both = derive(common, "seal", pair(root, me, other), 2)
+    lower, higher = both[:KEY], both[KEY:]  # by who sends
+    return (lower, higher) if me < other else (higher, lower)
 
 
 def confirmation(seal: bytes, shared: bytes) -> bytes:
     """What a client tells a neighbour, by the key of its envelope: with whom it has masks.
 
-    It is an empty envelope, of which only the seal is left.
+    It is a second envelope, an empty one, of which only the seal is left.
     """
-    return crypto.seal(derive(seal, "confirm", b""), b"", shared)
+    return crypto.seal(seal, b"", shared, 1)
 
 
 def self_key(seed: bytes, root: bytes) -> bytes:

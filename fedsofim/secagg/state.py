@@ -1,6 +1,6 @@
 """What a client knows before a session, and what it remembers during it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -38,6 +38,7 @@ class Member(NamedTuple):
         peers: the long-term public keys of all clients, its own too, as it has pinned them.
         policy: what it insists on.
         session: the one that it is willing to take part in, from the terms as it knows them.
+        agree: what its private key and another's public one have in common, if anything.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Member(NamedTuple):
     peers: Mapping[int, PublicKey]
     policy: Policy
     session: Session
+    agree: Callable[[X25519PrivateKey, bytes], bytes | None] = crypto.agree
 
 
 class State(NamedTuple):

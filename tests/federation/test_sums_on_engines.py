@@ -61,6 +61,23 @@ def test_everybody_or_nobody_is_one_exchange_a_round(values: Values) -> None:
     assert len(asked) == 1 + 4  # the first keys, and four rounds
 
 
+def test_where_some_may_vanish_it_is_three(values: Values) -> None:
+    """The next round's shares come with the signatures and with the seeds, half of them each."""
+    grid = InProcessGrid.simulated(1)
+    given = values(*sharing("sofim"), "engine=flower")
+    session.run(given, engine=flower_engine(grid))
+    said = [undecoded(m.content)[1] for m in grid.asked]
+    asked = [values["words"] for values in said if "words" in values]
+    assert len(asked) == 2 + 3 * 4  # the first keys and shares, and four rounds
+    kinds = [[words[:1] for words in questions] for questions in asked[5:8]]  # the second round
+    mask, sign, unmask, share, advert = (bytes([stage]) for stage in (3, 4, 5, 2, 1))
+    assert kinds == [
+        [mask, advert] * 5,
+        [sign, share, sign, b"", sign, share, sign, b"", sign, share],
+        [unmask, b"", unmask, share, unmask, b"", unmask, share, unmask, b""],
+    ]
+
+
 def test_exact_noise_may_be_shared(values: Values) -> None:
     chosen = ["strategy=ftrl", *TOGETHER, "privacy.noise=exact"]
     for more in ({}, {"engine": flower_engine(InProcessGrid.simulated(2))}):

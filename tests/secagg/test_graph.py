@@ -101,10 +101,22 @@ def test_default_neighbours_are_safe_and_few(n, t, c):
     assert w
     assert 2 * quorum >= w
     assert log2_failure(n, c, w, quorum) <= graph.LOG2_FAILURE
-    gone = stats.hypergeom(n - 1, n // 10, w).sf(w - quorum)
-    assert 2 * n * gone <= graph.LOSS
+    gone = stats.hypergeom(n, n // 10, w).sf(w - quorum)
+    assert n * gone <= graph.LOSS
     assert 2 * w <= 80
     assert check(n, t, c) == (w, quorum)
+
+
+def test_the_chance_of_a_loss_is_that_of_random_losses():
+    """Where it is large enough to be counted; the bound is above, and not by much."""
+    n, gone, w, quorum, rng = 40, 6, 6, 3, np.random.default_rng(0)
+    ring, hits, trials = draw(b"root", range(n), w), 0, 2000
+    for _ in range(trials):
+        left = set(range(n)) - set(rng.choice(n, gone, replace=False).tolist())
+        windows = {window for i in range(n) for window in ring.windows(i)}
+        hits += any(len(left.intersection(window)) < quorum for window in windows)
+    bound = graph._loss(n, gone, w, quorum)
+    assert bound / 4 < hits / trials < bound
 
 
 def test_few_clients_are_all_neighbours():

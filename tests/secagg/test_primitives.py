@@ -52,6 +52,8 @@ def test_stream_and_envelope_are_those_of_another_library():
     assert crypto.seal(key, b"content", b"about") == b"".join(
         sealing.encrypt_and_digest(b"content")
     )
+    second = ChaCha20_Poly1305.new(key=key, nonce=b"\1" + bytes(11))
+    assert crypto.seal(key, b"", b"", 1) == second.digest()
 
 
 def hkdf(secret, info, length):
@@ -67,6 +69,7 @@ def test_derived_keys_are_those_of_rfc_5869():
     vector = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
     assert hkdf(b"\x0b" * 22, b"", 42).hex() == vector
     assert crypto.derive(b"secret", "mask", b"here") == hkdf(b"secret", b"mask\0here", 32)
+    assert crypto.derive(b"secret", "seal", b"here", 2) == hkdf(b"secret", b"seal\0here", 64)
 
 
 def test_an_envelope_opens_only_as_it_was_sealed():
