@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from fedsofim.core.errors import ConfigError
 
@@ -70,6 +70,17 @@ def environment(**more: str) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     given = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**LOOKS, **given, **ENVIRONMENT, "PATH": path, **more}
+
+
+def own_home(folder: Path) -> dict[str, str]:
+    """A home for what Flower unpacks, in a client's or server's own folder, and empty at first.
+
+    Flower takes a bundle's folder for complete if it is there: one that a power cut or a full disk
+    left half-written, or that another client is still writing, would fail in every run.
+    """
+    home = folder / "flower"
+    shutil.rmtree(home / "apps", ignore_errors=True)
+    return {"FLWR_HOME": str(home)}
 
 
 def program(name: str) -> str:
@@ -147,8 +158,3 @@ def _end_with_parent() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def replace_process(command: Sequence[str]) -> NoReturn:
-    """Replace this process by that program."""
-    os.execve(command[0], list(command), environment())

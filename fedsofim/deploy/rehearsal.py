@@ -137,7 +137,7 @@ class Federation:
     def serve(self) -> None:
         """Start the server, and wait until it listens."""
         place = self.folder / "server"
-        deploy.prepare_server(place, ["localhost", "127.0.0.1"])
+        deploy.prepare_server(place, [])
         self._write_home(place / "ca.crt")
         command = programs.server_command(place, "127.0.0.1", self.port)
         self.server = self.start(

@@ -105,6 +105,19 @@ def test_waiting_is_said_once_and_then_dotted(
     assert again.endswith(f"{key} is no longer registered there\n.")
 
 
+def test_a_log_does_not_grow_without_end(
+    shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "LOG", 5_000)
+    log = tmp_path / "supernode.log"
+    for _ in range(50):
+        hear(REFUSED, shown, log)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [log.name, f"{log.name}.1"]
+    assert all(file.stat().st_size < 6_000 for file in tmp_path.iterdir())
+    (tmp_path / f"{log.name}.1").write_text(WORKING)
+    assert "let in again" in supervision._why_refused(tmp_path / "client.pub", log)
+
+
 def test_the_lines_of_a_program_are_heard_though_its_child_lives_on(tmp_path: Path) -> None:
     told: list[str] = []
     code = "import subprocess, sys; subprocess.Popen(['sleep', '300']); print('here'); sys.exit(3)"
