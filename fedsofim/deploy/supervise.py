@@ -54,11 +54,7 @@ class Listener:
     def hear(self, line: str) -> None:
         """Take one line of a SuperNode's output."""
         text = COLOUR.sub("", line).rstrip()
-        with open(self.log, "a", encoding="utf-8") as log:
-            log.write(f"{text}\n")
-            size = log.tell()
-        if size > LOG:
-            os.replace(self.log, _older(self.log))
+        self._keep(text)
         if found := ROUND.search(text):
             self._round = f"run {found[1]}, round {found[2]}"
         elif "Sent successfully" in text and self._round:
@@ -73,6 +69,17 @@ class Listener:
                 self.voice.say("The server does not answer; trying again")
         elif not (self.refused or _routine(text)):
             self.voice.say(text)
+
+    def _keep(self, text: str) -> None:
+        """Write a line to the log. A SuperNode that nobody hears stands still: not for a full disk."""
+        try:
+            with open(self.log, "a", encoding="utf-8") as log:
+                log.write(f"{text}\n")
+                size = log.tell()
+            if size > LOG:
+                os.replace(self.log, _older(self.log))
+        except OSError as error:
+            self.voice.say(f"{self.log}: can't be written ({error.strerror})")
 
 
 def _routine(text: str) -> bool:

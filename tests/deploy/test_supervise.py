@@ -118,6 +118,14 @@ def test_a_log_does_not_grow_without_end(
     assert "let in again" in supervision._why_refused(tmp_path / "client.pub", log)
 
 
+def test_a_full_disk_does_not_stop_the_listening(shown: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()  # can't be written, either
+    hear(WORKING, shown, log)
+    assert "can't be written" in shown[0]
+    assert "run 8, round 2: answered" in "".join(shown)
+
+
 def test_the_lines_of_a_program_are_heard_though_its_child_lives_on(tmp_path: Path) -> None:
     told: list[str] = []
     code = "import subprocess, sys; subprocess.Popen(['sleep', '300']); print('here'); sys.exit(3)"
