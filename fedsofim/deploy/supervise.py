@@ -71,7 +71,7 @@ class Listener:
             self.voice.say(text)
 
     def _keep(self, text: str) -> None:
-        """Write a line to the log. A SuperNode that nobody hears stands still: not for a full disk."""
+        """Write a line to the log. A SuperNode that nobody hears stands still, full disk or not."""
         try:
             with open(self.log, "a", encoding="utf-8") as log:
                 log.write(f"{text}\n")
