@@ -1,10 +1,12 @@
 """Flower's programs, and what they are started with."""
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -142,15 +144,46 @@ def _each(hear: Callable[[str], None] | None, lines: IO[str] | None) -> None:
             hear(line)
 
 
-def end(process: "subprocess.Popen[Any]") -> None:
-    """End a program that leads a process group, and the group; politely at first."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def end(*processes: "subprocess.Popen[Any]") -> None:
+    """End programs that lead process groups, and all that they started; politely at first.
+
+    Flower's SuperLink starts its SuperExec in a group of its own, and waits a second for it.
+    """
+    families = [each for process in processes for each in _descendants(process.pid)]
+    deadline = time.monotonic() + PATIENCE
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for each in families:
+        select.select([each], [], [], max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(each, signal.SIGKILL)
+        os.close(each)
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Handles of all that a process has started, directly or not; on Linux alone."""
+    if sys.platform != "linux":
+        return []
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            parents[int(place.name)] = int(words[1])
+    found, new = set[int](), {ancestor}
+    while new := {pid for pid, parent in parents.items() if parent in new}:
+        found |= new
+    handles = []
+    for pid in found:
+        with suppress(OSError):
+            handles.append(os.pidfd_open(pid))
+    return handles
 
 
 def _end_with_parent() -> None:

@@ -118,9 +118,7 @@ class Federation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [*self.nodes.values(), self.server]:
-            if process is not None:
-                programs.end(process)
+        programs.end(*self.nodes.values(), *([self.server] if self.server else []))
         if self._shelf is not None:
             self._shelf.__exit__()
 
