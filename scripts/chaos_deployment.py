@@ -105,11 +105,11 @@ class Deployment(Federation):
         return sorted({pid for mark in marks for pid in self.processes(mark)})
 
     def processes(self, *words: str) -> list[int]:
-        """What runs of this deployment, by the home that all of it was given."""
+        """What runs of this deployment, by the state folder that all of it was given."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
-                mine = f"FLWR_HOME={self.folder / 'flwr'}" in (place / "environ").read_text()
+                mine = f"FEDSOFIM_STATE={self.folder / 'state'}" in (place / "environ").read_text()
                 line = (place / "cmdline").read_text().split("\0")
             except (OSError, UnicodeError):
                 continue

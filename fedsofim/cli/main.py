@@ -5,6 +5,7 @@ completion, `parser()`; it loads what it needs only when it runs.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -54,6 +55,7 @@ def usage() -> str:
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
     try:
         dispatch(sys.argv[1:])
     except ConfigError as error:

@@ -4,17 +4,19 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedsofim.core.arguments import Parser
 from fedsofim.core.errors import require
+from fedsofim.core.files import alone
 from fedsofim.deploy.arguments import client_arguments
 from fedsofim.deploy.programs import (
     client_command,
     ending_cleanly,
     environment,
+    own_home,
     program,
-    replace_process,
     run_to_end,
     server_command,
 )
@@ -23,6 +25,7 @@ from fedsofim.deploy.supervise import supervise
 
 # The name under which 'flwr run' and 'flwr supernode' know the server.
 NAME = "deployment"
+EVERYWHERE = ("0.0.0.0", "::")  # all addresses of a machine, and the name of none
 
 
 def parser() -> Parser:
@@ -114,22 +117,29 @@ def _server(chosen: argparse.Namespace) -> None:
     from fedsofim.deploy import signing
 
     folder = chosen.dir.resolve()
-    address = Address(chosen.name[0] if chosen.name else "127.0.0.1", chosen.port)
+    own = [] if chosen.host in EVERYWHERE else [chosen.host]
+    names = list(dict.fromkeys([*chosen.name, *own]))
+    address = Address(names[0] if names else "127.0.0.1", chosen.port)
     require_free(chosen.host, chosen.port)
-    require_no_other(address)
-    prepare_server(folder, [*chosen.name, "localhost", "127.0.0.1"])
-    connect(str(address), folder / "ca.crt")
+    require_no_other(address, folder / "ca.crt")
     app = signing.app_name(chosen.signed) if chosen.signed else "."
-    print(
-        f"Give every client {folder / 'ca.crt'}, and let it in with its public key:\n"
-        f"  fedsofim deploy register client.pub\nThen train:\n  flwr run {app} {NAME} --stream",
-        flush=True,
-    )
-    command = server_command(folder, chosen.host, chosen.port)
-    if not chosen.signed:
-        replace_process(command)
-    with signing.BundleServer(chosen.signed.resolve()) as bundles, ending_cleanly():
-        run_to_end(command, environment(**bundles.variables))
+    with ExitStack() as stack:
+        stack.enter_context(ending_cleanly())
+        bundles = {}
+        if chosen.signed:
+            shelf = stack.enter_context(signing.BundleServer(chosen.signed.resolve()))
+            bundles = shelf.variables
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stack.enter_context(alone(folder))
+        prepare_server(folder, names)
+        connect(str(address), folder / "ca.crt")
+        print(
+            f"Give every client {folder / 'ca.crt'}, and let it in with its public key:\n"
+            f"  fedsofim deploy register client.pub\nThen train:\n  flwr run {app} {NAME} --stream",
+            flush=True,
+        )
+        command = server_command(folder, chosen.host, chosen.port)
+        sys.exit(run_to_end(command, environment(**bundles, **own_home(folder))))
 
 
 def _key(chosen: argparse.Namespace) -> None:
@@ -157,20 +167,23 @@ def _sign(chosen: argparse.Namespace) -> None:
 
 
 def prepare_server(folder: Path, names: Sequence[str]) -> None:
-    """Certificates for a server, unless the folder has them already."""
-    from fedsofim.deploy.keys import make_certificates
+    """Certificates for a server that has these names beside localhost, unless it has them."""
+    from fedsofim.deploy.keys import make_certificates, require_names
 
-    if not (folder / "server.key").exists():
-        make_certificates(folder, names)
+    if (folder / "server.key").exists():
+        require_names(folder, names)
+    else:
+        make_certificates(folder, list(dict.fromkeys([*names, "localhost", "127.0.0.1"])))
 
 
-def require_no_other(address: Address) -> None:
+def require_no_other(address: Address, certificate: Path) -> None:
     """Refuse to take the name that Flower's commands know a running server by."""
     from flwr.cli.flower_config import init_flwr_config, read_flower_config
 
     init_flwr_config()
-    known = read_flower_config()[0].get("superlink", {}).get(NAME, {}).get("address", "")
-    if known and known != str(address):
+    entry = read_flower_config()[0].get("superlink", {}).get(NAME, {})
+    known, trusted = entry.get("address", ""), entry.get("root-certificates")
+    if known and (known, trusted) != (str(address), str(certificate)):
         require(
             not listens(Address.of(known)),
             f"flwr run … {NAME} is about a server at {known}, which is running; stop it first, "

@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from fedsofim.core.errors import ConfigError, require
 
 LIFETIME = timedelta(days=825)
+BEFORE = timedelta(hours=1)  # clocks differ
 
 
 def make_certificates(folder: Path, names: Sequence[str]) -> None:
@@ -41,6 +42,18 @@ def make_certificates(folder: Path, names: Sequence[str]) -> None:
     )
 
 
+def require_names(folder: Path, names: Sequence[str]) -> None:
+    """Refuse a folder whose server certificate lacks one of these names."""
+    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    for name in names:
+        require(
+            _alternative(name) in known,
+            f"{folder / 'server.pem'} was not made for {name}, so clients would refuse it; give "
+            "another --dir, whose ca.crt all clients must then get",
+        )
+
+
 def _certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
@@ -56,7 +69,7 @@ def _certificate(
         .issuer_name(issuer[0].subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_before(now - BEFORE)
         .not_valid_after(now + LIFETIME)
         .add_extension(x509.BasicConstraints(ca=not issuer, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

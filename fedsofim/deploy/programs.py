@@ -1,15 +1,17 @@
 """Flower's programs, and what they are started with."""
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from fedsofim.core.errors import ConfigError
 
@@ -72,6 +74,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**LOOKS, **given, **ENVIRONMENT, "PATH": path, **more}
 
 
+def own_home(folder: Path) -> dict[str, str]:
+    """A home for what Flower unpacks, in a client's or server's own folder, and empty at first.
+
+    Flower takes a bundle's folder for complete if it is there: one that a power cut or a full disk
+    left half-written, or that another client is still writing, would fail in every run.
+    """
+    home = folder / "flower"
+    shutil.rmtree(home / "apps", ignore_errors=True)
+    return {"FLWR_HOME": str(home)}
+
+
 def program(name: str) -> str:
     """One of Flower's programs, from the environment that this one runs in."""
     beside = Path(sys.executable).parent / name
@@ -131,15 +144,46 @@ def _each(hear: Callable[[str], None] | None, lines: IO[str] | None) -> None:
             hear(line)
 
 
-def end(process: "subprocess.Popen[Any]") -> None:
-    """End a program that leads a process group, and the group; politely at first."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def end(*processes: "subprocess.Popen[Any]") -> None:
+    """End programs that lead process groups, and all that they started; politely at first.
+
+    Flower's SuperLink starts its SuperExec in a group of its own, and waits a second for it.
+    """
+    families = [each for process in processes for each in _descendants(process.pid)]
+    deadline = time.monotonic() + PATIENCE
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for each in families:
+        select.select([each], [], [], max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(each, signal.SIGKILL)
+        os.close(each)
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Handles of all that a process has started, directly or not; on Linux alone."""
+    if sys.platform != "linux":
+        return []
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            parents[int(place.name)] = int(words[1])
+    found, new = set[int](), {ancestor}
+    while new := {pid for pid, parent in parents.items() if parent in new}:
+        found |= new
+    handles = []
+    for pid in found:
+        with suppress(OSError):
+            handles.append(os.pidfd_open(pid))
+    return handles
 
 
 def _end_with_parent() -> None:
@@ -147,8 +191,3 @@ def _end_with_parent() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def replace_process(command: Sequence[str]) -> NoReturn:
-    """Replace this process by that program."""
-    os.execve(command[0], list(command), environment())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fedsofim.core.errors import ConfigError, require
 
 SECONDS = 5.0  # that a server may take to answer
+NOT_YET_VALID = 9  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID
 
 
 class Address(NamedTuple):
@@ -26,7 +27,7 @@ class Address(NamedTuple):
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def why_not(address: Address, certificate: Path) -> str | None:
@@ -42,6 +43,8 @@ def why_not(address: Address, certificate: Path) -> str | None:
             with trust.wrap_socket(plain, server_hostname=address.host):
                 return None
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code == NOT_YET_VALID:  # a device begins in 1970 until it has been told
+            return f"{address}: by this machine's clock its certificate is not valid yet"
         raise ConfigError(
             f"{address}: its certificate does not fit {certificate} ({error.verify_message}); "
             "is it the server's own ca.crt, and was the server started with this --name?"
@@ -50,7 +53,9 @@ def why_not(address: Address, certificate: Path) -> str | None:
         return f"{address} closes the connection"
     except ssl.SSLError as error:
         raise ConfigError(f"{address}: does not speak TLS ({error.reason})") from None
-    except socket.gaierror:
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:  # as long as this machine has no network
+            return f"{address.host} can't be looked up"
         raise ConfigError(f"{address.host}: there is no host of this name") from None
     except OSError as error:
         return f"{address} does not answer ({error.strerror or 'no answer in time'})"
@@ -81,6 +86,8 @@ def _why_taken(host: str, port: int, error: OSError) -> str:
 
 def listens(address: Address) -> bool:
     """Whether something listens there."""
-    with socket.socket() as probe:
-        probe.settimeout(0.5)
-        return probe.connect_ex(address) == 0
+    try:
+        with socket.create_connection(address, 0.5):
+            return True
+    except OSError:
+        return False

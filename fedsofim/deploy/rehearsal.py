@@ -118,9 +118,7 @@ class Federation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [*self.nodes.values(), self.server]:
-            if process is not None:
-                programs.end(process)
+        programs.end(*self.nodes.values(), *([self.server] if self.server else []))
         if self._shelf is not None:
             self._shelf.__exit__()
 
@@ -137,7 +135,7 @@ class Federation:
     def serve(self) -> None:
         """Start the server, and wait until it listens."""
         place = self.folder / "server"
-        deploy.prepare_server(place, ["localhost", "127.0.0.1"])
+        deploy.prepare_server(place, [])
         self._write_home(place / "ca.crt")
         command = programs.server_command(place, "127.0.0.1", self.port)
         self.server = self.start(

@@ -3,16 +3,18 @@
 All that Flower's programs print goes to a file; the terminal shows what an operator can act on.
 """
 
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedsofim.deploy.programs import environment, run_to_end
+from fedsofim.deploy.programs import environment, own_home, run_to_end
 from fedsofim.deploy.reach import Address, why_not
 
 PAUSE = 10.0  # seconds between two attempts
+LOG = 10_000_000  # bytes; a log that has more is put aside, in the place of the one before
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ROUND = re.compile(r"\[RUN (\d+), ROUND (-?\d+)\]")
 CONNECTED = "SuperNode ID"  # says Flower when a server has let it in
@@ -52,8 +54,7 @@ class Listener:
     def hear(self, line: str) -> None:
         """Take one line of a SuperNode's output."""
         text = COLOUR.sub("", line).rstrip()
-        with open(self.log, "a", encoding="utf-8") as log:
-            log.write(f"{text}\n")
+        self._keep(text)
         if found := ROUND.search(text):
             self._round = f"run {found[1]}, round {found[2]}"
         elif "Sent successfully" in text and self._round:
@@ -69,11 +70,26 @@ class Listener:
         elif not (self.refused or _routine(text)):
             self.voice.say(text)
 
+    def _keep(self, text: str) -> None:
+        """Write a line to the log. A SuperNode that nobody hears stands still, full disk or not."""
+        try:
+            with open(self.log, "a", encoding="utf-8") as log:
+                log.write(f"{text}\n")
+                size = log.tell()
+            if size > LOG:
+                os.replace(self.log, _older(self.log))
+        except OSError as error:
+            self.voice.say(f"{self.log}: can't be written ({error.strerror})")
+
 
 def _routine(text: str) -> bool:
     """Whether a line says nothing that an operator can act on."""
     routine = "Exit Code: 305", "Failed to initialize the connection", "could not establish"
     return CHATTER.fullmatch(text) is not None or any(words in text for words in routine)
+
+
+def _older(log: Path) -> Path:
+    return log.with_name(f"{log.name}.1")
 
 
 def _why_refused(key: Path, log: Path) -> str:
@@ -82,7 +98,8 @@ def _why_refused(key: Path, log: Path) -> str:
     Flower has one answer for a key that it does not know and for one that it takes for connected,
     as it does for a minute after a client was killed.
     """
-    if log.exists() and CONNECTED in log.read_text("utf-8", "replace"):
+    logs = [file for file in (_older(log), log) if file.exists()]
+    if any(CONNECTED in file.read_text("utf-8", "replace") for file in logs):
         return (
             "Waiting to be let in again: for up to a minute the server takes the last connection "
             f"for alive; if it lasts, {key} is no longer registered there"
@@ -105,7 +122,8 @@ def supervise(command: Sequence[str], address: Address, certificate: Path, key: 
             voice.say(f"Waiting for the server: {problem}")
         else:
             listener = Listener(voice, log)
-            code = run_to_end(command, environment(PYTHONUNBUFFERED="1"), listener.hear)
+            variables = environment(PYTHONUNBUFFERED="1", **own_home(key.parent))
+            code = run_to_end(command, variables, listener.hear)
             if code == 0:
                 return
             if listener.refused:

@@ -12,9 +12,11 @@ What the server sends is checked before it is used, and what leaves is one head 
 fault that records may have caused, the server learns that there was one, and no more.
 """
 
+import errno
 import logging
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -41,6 +43,8 @@ from fedsofim.privacy.refusals import Refusal, RefusedError
 OPTIONAL = frozenset({"mu", "P", "U_G", "U_A"})
 # All that a server hears of a fault that may say something about records.
 NO_REASON = "it could not answer; its owner's log says why"
+# Bytes that must be free before a charge: a release that can't be kept is lost, and paid for.
+ROOM = 8 << 20
 
 
 class _Saved(NamedTuple):
@@ -54,7 +58,7 @@ class _Saved(NamedTuple):
 
 def hidden(error: Exception) -> ConfigError:
     """What to tell the server instead of this error, which goes to the owner's own log."""
-    unforeseen = not isinstance(error, ConfigError)
+    unforeseen = not isinstance(error, ConfigError | OSError)  # which say all in one line
     logging.getLogger(__name__).error("Not told to the server: %s", error, exc_info=unforeseen)
     return ConfigError(NO_REASON)
 
@@ -204,6 +208,8 @@ class Owner:
 
         A session may be older than its run's first charge, and is forgotten elsewhere.
         """
+        if shutil.disk_usage(self.directory).free < ROOM:
+            raise OSError(errno.ENOSPC, "less than 8 MB are left", str(self.directory))
         balance = self.ledger.charge(
             Charge(
                 run=request.run,

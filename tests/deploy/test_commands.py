@@ -12,9 +12,10 @@ from flwr.common.config import parse_config_args
 from smalldata import CLASSES, write_records
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.files import alone
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import programs
-from fedsofim.deploy.keys import make_certificates
+from fedsofim.deploy.keys import make_certificates, require_names
 from fedsofim.deploy.rehearsal import free_port
 from fedsofim.federation import client_app
 from fedsofim.federation.node import Node
@@ -161,7 +162,7 @@ def test_a_server_does_not_take_the_place_of_one_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    monkeypatch.setattr(deploy, "replace_process", lambda command: sys.exit(0))
+    monkeypatch.setattr(deploy, "run_to_end", lambda *_: 0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         deploy.connect(f"127.0.0.1:{other.getsockname()[1]}", tmp_path / "ca.crt")
         command = ["server", "--dir", str(tmp_path / "server"), "--port", str(free_port())]
@@ -171,6 +172,60 @@ def test_a_server_does_not_take_the_place_of_one_that_runs(
     with pytest.raises(SystemExit):  # there it would run
         deploy.main(command)
     assert (tmp_path / "server" / "ca.crt").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has 127.0.0.2, too")
+def test_the_same_port_on_another_address_is_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        deploy.connect(f"127.0.0.1:{port}", tmp_path / "ca.crt")
+        before = (tmp_path / "flower" / "config.toml").read_bytes()
+        for name in ([], ["--name", "127.0.0.1"]):
+            command = ["server", "--dir", str(tmp_path / "server"), "--host", "127.0.0.2"]
+            with pytest.raises(ConfigError, match="which is running; stop it first"):
+                deploy.main([*command, "--port", str(port), *name])
+    assert (tmp_path / "flower" / "config.toml").read_bytes() == before
+    assert not (tmp_path / "server").exists()
+
+
+def test_a_server_is_known_by_the_address_it_listens_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    monkeypatch.setattr(deploy, "run_to_end", lambda *_: 7)
+    folder, port = tmp_path / "server", str(free_port())
+    command = ["server", "--dir", str(folder), "--port", port]
+    with pytest.raises(SystemExit) as ended:
+        deploy.main([*command, "--host", "127.0.0.1"])
+    assert ended.value.code == 7  # the SuperLink's own
+    require_names(folder, ["localhost", "127.0.0.1"])
+    with pytest.raises(ConfigError, match=r"was not made for fl\.example\.org"):
+        deploy.main([*command, "--name", "fl.example.org"])
+    with pytest.raises(ConfigError, match=r"was not made for 127\.0\.0\.2"):
+        deploy.main([*command, "--host", "127.0.0.2"])
+    with pytest.raises(SystemExit):
+        deploy.main([*command, "--dir", str(tmp_path / "second"), "--host", "127.0.0.2"])
+    assert f'"127.0.0.2:{port}"' in (tmp_path / "flower" / "config.toml").read_text()
+    require_names(tmp_path / "second", ["127.0.0.2", "localhost"])
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    command = ["server", "--dir", str(tmp_path), "--port", str(free_port())]
+    with alone(tmp_path), pytest.raises(ConfigError, match="is at work there"):
+        deploy.main(command)
+    assert not (tmp_path / "ca.crt").exists()
+
+
+def test_what_flower_unpacked_is_unpacked_anew(tmp_path: Path) -> None:
+    half = tmp_path / "flower" / "apps" / "fedsofim.fedsofim" / "pyproject.toml"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    assert programs.own_home(tmp_path) == {"FLWR_HOME": str(tmp_path / "flower")}
+    assert not half.parent.exists()
 
 
 def test_flowers_programs_keep_their_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 import socket
 import ssl
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.deploy import keys
 from fedsofim.deploy.keys import make_certificates
 from fedsofim.deploy.reach import Address, listens, require_free, why_not
 
@@ -23,10 +25,14 @@ def listener() -> Iterator[socket.socket]:
 def server(tmp_path: Path, listener: socket.socket) -> Address:
     """A server with TLS, whose certificate is for 127.0.0.1; it answers twice."""
     make_certificates(tmp_path / "server", ["127.0.0.1"])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server" / "server.pem", tmp_path / "server" / "server.key")
+    return serve(listener, tmp_path / "server")
 
-    def serve() -> None:
+
+def serve(listener: socket.socket, folder: Path) -> Address:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+
+    def answer() -> None:
         try:
             for _ in range(2):
                 with context.wrap_socket(listener.accept()[0], server_side=True):
@@ -34,7 +40,7 @@ def server(tmp_path: Path, listener: socket.socket) -> Address:
         except OSError:
             pass  # the client hung up
 
-    Thread(target=serve, daemon=True).start()
+    Thread(target=answer, daemon=True).start()
     return Address("127.0.0.1", listener.getsockname()[1])
 
 
@@ -47,6 +53,7 @@ def test_an_address_needs_a_port(text: str) -> None:
 def test_addresses_are_read() -> None:
     assert Address.of("fl.example.org:9092") == ("fl.example.org", 9092)
     assert Address.of("[::1]:80") == ("::1", 80)
+    assert str(Address("::1", 80)) == "[::1]:80"
 
 
 def test_a_good_server_has_no_problem(server: Address, tmp_path: Path) -> None:
@@ -108,6 +115,31 @@ def test_a_host_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(socket, "create_connection", unknown)
     with pytest.raises(ConfigError, match=r"absent: there is no host of this name"):
         why_not(Address("absent", 9092), tmp_path / "ca.crt")
+
+
+def test_a_machine_without_a_network_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_now(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    make_certificates(tmp_path, ["127.0.0.1"])
+    monkeypatch.setattr(socket, "create_connection", not_now)
+    told = why_not(Address("fl.example.org", 9092), tmp_path / "ca.crt")
+    assert told == "fl.example.org can't be looked up"
+
+
+def test_a_clock_that_is_not_set_yet_is_waited_for(
+    listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "BEFORE", timedelta(days=-1))  # valid from tomorrow
+    make_certificates(tmp_path / "server", ["127.0.0.1"])
+    address = serve(listener, tmp_path / "server")
+    assert "is not valid yet" in str(why_not(address, tmp_path / "server" / "ca.crt"))
+
+
+def test_nothing_listens_where_there_is_no_host() -> None:
+    assert not listens(Address("absent.invalid", 9092))
 
 
 def test_a_port_in_use_is_named(listener: socket.socket) -> None:

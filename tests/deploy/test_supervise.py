@@ -38,16 +38,19 @@ Not told to the server: epsilon is spent
 # A program that starts another and writes down who it is.
 FAMILY = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+words = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(300)"
+# As Flower's SuperExec: in a session of its own, and in no hurry to end.
+child = subprocess.Popen([sys.executable, "-c", words], start_new_session=sys.argv[2] == "apart")
 open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
 time.sleep(300)
 """
 PARENT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" would take away
-from fedsofim.deploy.programs import ending_cleanly, environment, run_to_end
-with ending_cleanly():
-    run_to_end([sys.executable, sys.argv[1], sys.argv[2]], environment())
+from fedsofim.deploy import programs
+programs.PATIENCE = 3.0
+with programs.ending_cleanly():
+    programs.run_to_end([sys.executable, *sys.argv[1:]], programs.environment())
 """
 
 
@@ -105,6 +108,27 @@ def test_waiting_is_said_once_and_then_dotted(
     assert again.endswith(f"{key} is no longer registered there\n.")
 
 
+def test_a_log_does_not_grow_without_end(
+    shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "LOG", 5_000)
+    log = tmp_path / "supernode.log"
+    for _ in range(50):
+        hear(REFUSED, shown, log)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [log.name, f"{log.name}.1"]
+    assert all(file.stat().st_size < 6_000 for file in tmp_path.iterdir())
+    (tmp_path / f"{log.name}.1").write_text(WORKING)
+    assert "let in again" in supervision._why_refused(tmp_path / "client.pub", log)
+
+
+def test_a_full_disk_does_not_stop_the_listening(shown: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()  # can't be written, either
+    hear(WORKING, shown, log)
+    assert "can't be written" in shown[0]
+    assert "run 8, round 2: answered" in "".join(shown)
+
+
 def test_the_lines_of_a_program_are_heard_though_its_child_lives_on(tmp_path: Path) -> None:
     told: list[str] = []
     code = "import subprocess, sys; subprocess.Popen(['sleep', '300']); print('here'); sys.exit(3)"
@@ -122,6 +146,14 @@ def test_a_signal_ends_the_whole_tree(tmp_path: Path, number: signal.Signals) ->
     _wait(lambda: not any(_alive(pid) for pid in family))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells who started whom")
+def test_a_signal_ends_what_has_left_the_group(tmp_path: Path) -> None:
+    parent, family = _tree(tmp_path, "apart")
+    parent.terminate()
+    parent.wait(30)
+    _wait(lambda: not any(_alive(pid) for pid in family))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells children of their parent's death")
 def test_a_program_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     parent, (leader, child) = _tree(tmp_path)
@@ -133,11 +165,11 @@ def test_a_program_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)  # Flower's programs watch their parents; this one does not
 
 
-def _tree(folder: Path) -> tuple["subprocess.Popen[bytes]", tuple[int, int]]:
+def _tree(folder: Path, child: str = "near") -> tuple["subprocess.Popen[bytes]", tuple[int, int]]:
     """A supervisor, the program that it runs, and that program's child."""
     program, pids = folder / "family.py", folder / "pids"
     program.write_text(FAMILY)
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(program), str(pids)])
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(program), str(pids), child])
     _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     leader, child = map(int, pids.read_text().split())
     assert _alive(leader)

@@ -1,6 +1,7 @@
 """Owners of data: charges before releases, refusals, replays, and a budget of their own."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,27 @@ def test_a_spent_budget_ends_in_refusal(
     assert said["error"] == Refusal.BUDGET
     assert "10 is spent" in caplog.text
     assert ledger_of(owners[0]).epsilon() <= 10
+
+
+def test_nothing_is_charged_that_could_not_be_kept(
+    owners: list[dict[str, Any]],
+    tmp_path: Path,
+    data_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    usage, full = shutil.disk_usage, Path(owners[1]["state"])
+
+    def disk_usage(path: Path) -> Any:
+        return usage(path)._replace(free=0) if Path(path) == full else usage(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    place = serve(InProcessGrid(owners), tmp_path, data_file, "engine.min_clients=2")
+    assert all(row["dropped"] == [f"client 1: {NO_REASON}"] for row in place.metrics())
+    assert len(ledger_of(owners[0]).charges()) == 4
+    assert not (full / NAME).exists()
+    assert f"less than 8 MB are left: '{full}'" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_lost_ledger_entry_is_not_forgiven(
