@@ -12,10 +12,12 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.data.published import published_owners
+from fedsofim.models.coded import blocks
 
 # A client holds at least this share of the mean client's records unless `min_size` says otherwise:
 # 800 of CIFAR-10's records with 20 clients.
 MIN_SHARE = 0.32
+SORTED = 1 << 16  # records sorted by their owner at a time
 Kind = Literal["iid", "dirichlet", "classes", "powerlaw", "natural", "published"]
 
 
@@ -180,7 +182,7 @@ class Partition(Division):
 
     def _top_up(self, owner: Array, order: Array) -> None:
         """Give every client its least number of records, taken one by one from the largest."""
-        sizes = np.bincount(owner, minlength=self.clients)
+        sizes = _sizes(owner, self.clients)
         mean = len(owner) / self.clients
         if self.min_size is not None:
             least = self.min_size
@@ -198,18 +200,29 @@ class Partition(Division):
         level = _water_level(sizes, missing)
         give = np.maximum(sizes - level, 0)
         give[np.flatnonzero(give)[: give.sum() - missing]] -= 1  # fewer than there are donors
-        shuffled = order[np.argsort(owner[order], kind="stable")]
-        starts = np.cumsum(sizes) - sizes
-        moved = np.concatenate(
-            [shuffled[a : a + g] for a, g in zip(starts, give, strict=True) if g > 0]
-        )
+        given = zip(_group(owner[order], self.clients), give, strict=True)
+        moved = order[np.concatenate([of_one[:count] for of_one, count in given])]
         owner[moved] = np.repeat(np.arange(self.clients), np.maximum(least - sizes, 0))
 
 
+def _sizes(owner: Array, clients: int) -> Array:
+    """How many records each owner has; NumPy would make 8 bytes of each to count them."""
+    counts = (np.bincount(owner[block], minlength=clients) for block in blocks(len(owner), SORTED))
+    return np.asarray(sum(counts, np.zeros(clients, np.intp)))
+
+
 def _group(owner: Array, clients: int) -> list[Array]:
-    """The records of each owner, in order."""
-    ends = np.cumsum(np.bincount(owner, minlength=clients))
-    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
+    """The records of each owner, in order; a block at a time, or sorting would take most memory."""
+    ends = np.cumsum(_sizes(owner, clients))
+    records = np.empty(len(owner), np.int32 if len(owner) < 2**31 else np.intp)
+    free = ends - np.diff(ends, prepend=0)  # where the next record of each goes
+    for block in blocks(len(owner), SORTED):
+        some = owner[block]
+        order, counts = np.argsort(some, kind="stable"), np.bincount(some, minlength=clients)
+        first = free - (np.cumsum(counts) - counts)
+        records[first[some[order]] + np.arange(len(some))] = order + block.start
+        free += counts
+    return np.split(records, ends[:-1])
 
 
 def _apportion(shares: Array, total: int) -> Array:

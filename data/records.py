@@ -17,7 +17,7 @@ class Dataset(NamedTuple):
 
     Attributes:
         train_x: `(N, F)` float32; or, if large, what becomes that in parts: `models/coded.py`.
-        train_y: `(N,)` integers from 0 to `classes - 1`.
+        train_y: `(N,)` integers from 0 to `classes - 1`; where features are large, small ones.
         test_x: `(M, F)` float32.
         test_y: `(M,)` integers.
         classes: how many classes there are, K; public.
@@ -167,7 +167,8 @@ def split_of(
     parts = (np.asarray(features[part]) for part in blocks(len(features)))
     bad = sum(int((~np.isfinite(part)).any(axis=1).sum()) for part in parts)
     require(bad == 0, f"{split}_x has NaN or infinite features in {bad} records")
-    return features, y.astype(np.intp)
+    few = np.min_scalar_type(int(y.max())) if isinstance(features, Rows) else np.intp
+    return features, y.astype(few)  # a million of 8 bytes each would show
 
 
 def _named(arrays: Mapping[str, Array], *names: str) -> Array:

@@ -40,11 +40,14 @@ static Py_ssize_t tile_height(Py_ssize_t K, Py_ssize_t k, Py_ssize_t most)
     return K - k < high ? K - k : high;
 }
 
+#ifdef VECTORS
+typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+#endif
+
 /* Add up lanes: four by four, as every CPU can. */
 INLINE float added_up(const float *lanes, const int count)
 {
 #ifdef VECTORS
-    typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
     quad s = *(const quad *)lanes;
     for (int i = 4; i < count; i += 4)
         s += *(const quad *)(lanes + i);
@@ -64,16 +67,6 @@ static void fill_up(float *to, Py_ssize_t wide, const float *from, Py_ssize_t st
     for (Py_ssize_t k = 0; k < rows; k++, to += wide, from += stride)
         for (Py_ssize_t i = 0; i < n; i++)
             to[i] = from[i];
-}
-
-/* Copy all features twice: as they are, and so that an example's are a row; filled up with zeros. */
-static void fill_both(float *x, Py_ssize_t wide, float *x_t, Py_ssize_t width, const Work *w)
-{
-    memset(x, 0, w->W * wide * sizeof *x);
-    memset(x_t, 0, w->N * width * sizeof *x_t);
-    for (Py_ssize_t f = 0; f < w->W; f++)
-        for (Py_ssize_t i = 0; i < w->N; i++)
-            x[f * wide + i] = x_t[i * width + f] = w->x[f * w->x_stride + i];
 }
 
 /* Copy the features of STEP examples; 0 for what is not finite. */

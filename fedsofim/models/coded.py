@@ -84,7 +84,8 @@ class Rows(View):
             return Rows(self.held, self.scale, self.lo, self.which[part])
         if isinstance(part, slice):
             return Rows(self.held[part], self.scale, self.lo)
-        return Rows(self.held, self.scale, self.lo, part.astype(np.min_scalar_type(len(self.held))))
+        small = np.int32 if len(self.held) < 2**31 else np.intp
+        return Rows(self.held, self.scale, self.lo, part.astype(small, copy=False))
 
     def made(self) -> Array:
         out = np.empty(self.shape, np.float32)

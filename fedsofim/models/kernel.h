@@ -34,6 +34,12 @@
 #define KEEP(vector) (void)(vector)
 #endif
 
+#if defined(VECTORS) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE __builtin_shufflevector
+#endif
+#endif
+
 #define FLOAT ((Py_ssize_t)sizeof(float))
 
 /* kernel.c */

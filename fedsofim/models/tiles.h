@@ -139,12 +139,11 @@ static void NAME(squares)(Softmax *s, const Near *near, const float *R)
     }
 }
 
-/* Write the residuals of a block's clipped gradients to room->z; whether some was too large, so 0. */
-static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
+/* Logits of a block in room->z become residuals of clipped gradients; whether some was too large, so 0. */
+static int NAME(clipped)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
-    const Py_ssize_t K = w->K, W = w->W;
+    const Py_ssize_t K = w->K;
     int lost = 0;
-    NAME(product)(&(Product){w->theta + head * K * W, b->x, room->z, K, W, b->n, W, b->x_stride, BLOCK}, 0);
     for (Py_ssize_t i = 0; i < b->n; i += NEAR) {
         const int n = (int)(b->n - i < NEAR ? b->n - i : NEAR);
         const Near near = {room->z + i, b->target + i, BLOCK, b->target_stride, K, n};
@@ -157,6 +156,14 @@ static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, con
         lost |= weigh(&s, &near, b->norm + i, w->clip[head]);
     }
     return lost;
+}
+
+/* Write the residuals of a block's clipped gradients to room->z; whether some was too large, so 0. */
+static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
+{
+    const Py_ssize_t K = w->K, W = w->W;
+    NAME(product)(&(Product){w->theta + head * K * W, b->x, room->z, K, W, b->n, W, b->x_stride, BLOCK}, 0);
+    return NAME(clipped)(room, w, head, b);
 }
 
 /* Add what a block of examples comes to, to the lanes of sums. */
@@ -193,23 +200,101 @@ static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ss
     }
 }
 
+/* Write features of few examples, rows of n, so that an example's are a row of `width`, filled up with 0.
+   Four by four: behind the last example there may be some more. */
+INLINE void NAME(turn)(float *to, Py_ssize_t width, const float *from, Py_ssize_t n, const Work *w)
+{
+    Py_ssize_t f = 0;
+#ifdef SHUFFLE
+    for (; f + 4 <= w->W; f += 4)
+        for (Py_ssize_t i = 0; i < w->N; i += 4) {
+            const float *x = from + f * n + i;
+            float *row = to + i * width + f;
+            const quad a = *(const quad *)x, b = *(const quad *)(x + n);
+            const quad c = *(const quad *)(x + 2 * n), d = *(const quad *)(x + 3 * n);
+            quad ac = SHUFFLE(a, c, 0, 4, 1, 5), bd = SHUFFLE(b, d, 0, 4, 1, 5);
+            *(quad *)row = SHUFFLE(ac, bd, 0, 4, 1, 5);
+            *(quad *)(row + width) = SHUFFLE(ac, bd, 2, 6, 3, 7);
+            ac = SHUFFLE(a, c, 2, 6, 3, 7), bd = SHUFFLE(b, d, 2, 6, 3, 7);
+            *(quad *)(row + 2 * width) = SHUFFLE(ac, bd, 0, 4, 1, 5);
+            *(quad *)(row + 3 * width) = SHUFFLE(ac, bd, 2, 6, 3, 7);
+        }
+#endif
+    for (; f < width; f++)
+        for (Py_ssize_t i = 0; i < w->N; i++)
+            to[i * width + f] = f < w->W ? from[f * n + i] : 0.0f;
+}
+
+/* Copy the features of few examples to rows of n. Beyond them stands what comes next, whose residuals
+   nobody reads, or 0. */
+INLINE void NAME(copy_few)(float *to, Py_ssize_t n, const Work *w)
+{
+    const Py_ssize_t end = (w->W - 1) * w->x_stride + w->N;
+    for (Py_ssize_t f = 0; f < w->W; f++)
+        for (Py_ssize_t i = 0; i < n; i += LANES, to += LANES) {
+            const Py_ssize_t at = f * w->x_stride + i;
+            if (at + LANES <= end)
+                *(NAME(lanes) *)to = *(const NAME(lanes) *)(w->x + at);
+            else
+                for (Py_ssize_t j = 0; j < LANES; j++)
+                    to[j] = at + j < end ? w->x[at + j] : 0.0f;
+        }
+}
+
+/* c = a b for a tile's rows. They need not be filled up: what is written behind one is written again by
+   the next, so the last columns come first. */
+INLINE void NAME(few_rows)(const Product *p, Py_ssize_t k, const int rows)
+{
+    const float *a = p->a + k * p->a_stride;
+    for (Py_ssize_t start = (p->n - 1) / LANES * LANES; start >= 0; start -= LANES) {
+        Py_ssize_t left = (p->a_rows - k - 1) * p->c_stride + p->n - start;
+        const float *b = p->b + start;
+        float *c = p->c + k * p->c_stride + start;
+        NAME(lanes) sums[ROWS];
+        for (int j = 0; j < rows; j++)
+            sums[j] = (NAME(lanes)){0};
+        for (Py_ssize_t f = 0; f < p->b_rows; f++, b += p->b_stride) {
+            const NAME(lanes) row = *(const NAME(lanes) *)b;
+            for (int j = 0; j < rows; j++)
+                sums[j] += a[j * p->a_stride + f] * row;
+        }
+        for (int j = 0; j < rows; j++, c += p->c_stride, left -= p->c_stride) {
+            const NAME(lanes) sum = sums[j]; /* or all of them would be in memory */
+            if (left >= LANES)
+                *(NAME(lanes) *)c = sum;
+            else
+                memcpy(c, &sum, left * sizeof *c);
+        }
+    }
+}
+
+/* The same for all rows. */
+static void NAME(few_product)(const Product *p)
+{
+    for (Py_ssize_t k = 0, high; k < p->a_rows; k += high) {
+        high = tile_height(p->a_rows, k, ROWS);
+        OF_HEIGHT(high, NAME(few_rows), p, k)
+    }
+}
+
 /* Write the sums of few examples, one block, to total, (S, K, W). Their features are transposed, so
    that no lanes are to be added up, which would take longer than the product. */
 static void NAME(add_small)(float *total, const Room *room, const Work *w)
 {
-    const Py_ssize_t step = SIDE * LANES, n = rounded(w->N, step), width = rounded(w->W, step);
+    const Py_ssize_t K = w->K, W = w->W, n = rounded(w->N, w->R ? SIDE * LANES : LANES);
+    const Py_ssize_t width = rounded(W, LANES);
     const Block b = {room->x, room->target, room->norm, n, n, n};
     int clean = 0;
-    fill_both(room->x, n, room->x_t, width, w);
-    fill_up(room->target, n, w->target, w->target_stride, w->K, w->N);
+    NAME(copy_few)(room->x, n, w);
+    NAME(turn)(room->x_t, width, room->x, n, w);
+    fill_up(room->target, n, w->target, w->target_stride, K, w->N);
     fill_up(room->norm, n, w->norm, 0, 1, w->N);
-    for (Py_ssize_t head = 0; head < w->S; head++, total += w->K * w->W) {
-        if (NAME(residuals)(room, w, head, &b) && !clean++) /* 0 times infinity is not 0 */
+    for (Py_ssize_t head = 0; head < w->S; head++, total += K * W) {
+        NAME(few_product)(&(Product){w->theta + head * K * W, room->x, room->z, K, W, n, W, n, BLOCK});
+        if (NAME(clipped)(room, w, head, &b) && !clean++) /* 0 times infinity is not 0 */
             for (Py_ssize_t i = 0; i < w->N * width; i++)
                 room->x_t[i] = isfinite(room->x_t[i]) ? room->x_t[i] : 0.0f;
-        NAME(product)(&(Product){room->z, room->x_t, room->sums, w->K, w->N, width, BLOCK, width, width}, 0);
-        for (Py_ssize_t k = 0; k < w->K; k++)
-            memcpy(total + k * w->W, room->sums + k * width, w->W * sizeof *total);
+        NAME(few_product)(&(Product){room->z, room->x_t, total, K, w->N, W, BLOCK, width, W});
     }
 }
 

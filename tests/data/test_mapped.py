@@ -8,6 +8,7 @@ from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import ConfigError
 from fedsofim.data import npz
+from fedsofim.data.datasets import DatasetConfig, load
 from fedsofim.data.features import half, quantise, save
 from fedsofim.engines import ENGINES
 from fedsofim.models import coded
@@ -89,6 +90,16 @@ def test_arrays_of_a_program_stay_as_they_are(large):
             fedsofim.run(data=given, clients=3, rounds=2, settings="published", epsilon=5)
         )
     np.testing.assert_array_equal(histories[0].model.theta, histories[1].model.theta)
+
+
+def test_labels_of_many_records_are_as_small_as_can_be(large, tmp_path):
+    save(tmp_path / "x.npz", arrays())
+    loaded = []
+    for yes in (False, True):
+        large(yes)
+        loaded.append(load(DatasetConfig(name="npz", path=str(tmp_path / "x.npz"))))
+    assert [data.train_y.dtype for data in loaded] == [np.intp, np.uint8]
+    np.testing.assert_array_equal(*(data.train_y for data in loaded))
 
 
 def test_its_hash_is_that_of_floats():

@@ -1,5 +1,6 @@
 import json
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -42,6 +43,26 @@ def test_every_record_goes_to_exactly_one_client(partition, labels):
     assert len(parts) == 20
     assert min(map(len, parts)) >= 1
     assert_each_record_once(parts, 5000)
+
+
+def test_blocks_do_not_show_in_a_division(partition, labels, monkeypatch):
+    whole = partition.split(labels, 10, seed=3)
+    monkeypatch.setattr("fedsofim.data.partition.SORTED", 999)
+    parts = partition.split(labels, 10, seed=3)
+    assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet"])
+def test_dealing_records_out_takes_few_bytes_for_each(rng, kind, monkeypatch):
+    monkeypatch.setattr("fedsofim.data.partition.SORTED", 4096)
+    labels = rng.integers(0, 10, 300_000).astype(np.uint8)
+    tracemalloc.start()
+    parts = Partition(kind=kind, clients=20).split(labels, 10, seed=0)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert_each_record_once(parts, len(labels))
+    assert held < 4.5 * len(labels)
+    assert peak < 15 * len(labels)
 
 
 def test_the_same_seed_gives_the_same_division(partition, labels):

@@ -472,6 +472,21 @@ def test_neither_where_examples_lie_nor_how_far_apart_shows_in_a_sum(rng):
         assert found.tobytes() == head.clipped_gradient_sum(theta, data, 1.0).tobytes()
 
 
+@pytest.mark.parametrize("n", [1, 4, 5, 16, 17, 32])
+@pytest.mark.parametrize(("features", "classes"), [(1, 1), (2, 12), (15, 3), (16, 10), (64, 11)])
+def test_a_few_examples_among_others_have_the_sum_that_they_have_alone(rng, n, features, classes):
+    sums = pytest.importorskip("fedsofim_kernel").clipped_sums
+    (data,) = crowd(rng, [n + 9], features, classes)
+    data.x[:, :4], data.x[:, n + 4 :] = np.nan, np.inf  # its neighbours in memory
+    part = data.part(slice(4, n + 4))
+    alone = head.Examples(*(np.ascontiguousarray(a) for a in part[:3]))
+    theta = rng.standard_normal((classes, features + 1), dtype=np.float32)
+    room = np.full((3, 1, *theta.shape), 7, np.float32)
+    sums(room[1:2], theta[None, None], *([a] for a in part[:3]), np.ones(1, np.float32))
+    assert room[1, 0].tobytes() == head.clipped_gradient_sum(theta, alone, 1.0).tobytes()
+    assert (room[::2] == 7).all()  # nothing is written beside it
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("where", [0, 300, 511, 640, 698])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
