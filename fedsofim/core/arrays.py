@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def of_the_last(make: Callable[[Array], T]) -> Callable[[Array], T]:
         if last() is not x:
             made = make(x)
             known = weakref.ref(x), made
-        return made
+        return cast(T, made)
 
     return remembering
 

@@ -37,7 +37,7 @@ def triangle(P: Array) -> Array:
     """An upper triangle T with |T x| = |P x| for every x, in half as many steps; in float32."""
     if not np.isfinite(P).all():
         return np.full(P.shape, np.nan, np.float32)
-    return np.asarray(np.linalg.qr(P.astype(np.float64), mode="r").astype(np.float32))
+    return np.asarray(np.linalg.qr(P.astype(np.float64), mode="r"), np.float32)
 
 
 def mapped_norms(T: Array, x: Array) -> Array:
