@@ -2,8 +2,8 @@
 
 from setuptools import Extension, setup
 
-SOURCES = "kernel client crowd decode held moments normals streams team".split()
-HEADERS = "decode kernel panels softmax streams tiles".split()
+SOURCES = ["kernel", "client", "crowd", "decode", "held", "moments", "normals", "streams", "team"]
+HEADERS = ["decode", "kernel", "panels", "softmax", "streams", "tiles"]
 
 setup(
     ext_modules=[
