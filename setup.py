@@ -2,18 +2,15 @@
 
 from setuptools import Extension, setup
 
+SOURCES = ["kernel", "client", "crowd", "decode", "held", "moments", "normals", "streams", "team"]
+HEADERS = ["decode", "kernel", "panels", "softmax", "streams", "tiles"]
+
 setup(
     ext_modules=[
         Extension(
             "fedsofim_kernel",
-            [
-                f"fedsofim/models/{name}.c"
-                for name in ("kernel", "client", "crowd", "moments", "normals", "streams", "team")
-            ],
-            depends=[
-                f"fedsofim/models/{name}.h"
-                for name in ("kernel", "panels", "softmax", "streams", "tiles")
-            ],
+            [f"fedsofim/models/{name}.c" for name in SOURCES],
+            depends=[f"fedsofim/models/{name}.h" for name in HEADERS],
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,  # without a compiler, NumPy does the same
         )

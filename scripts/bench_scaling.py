@@ -75,8 +75,7 @@ def table(what: str, values: list[int], repeats: int) -> None:
             f"| {value:,} | {1e3 * ours:.1f} | {1e3 * floor:.1f} | {ours / floor:.2f} |", flush=True
         )
     slope = math.log(times[-1] / times[-3]) / math.log(values[-1] / values[-3])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    print(f"exponent {slope:.2f}; peak memory so far {peak:,.0f} MB")
+    print(f"exponent {slope:.2f}; peak memory so far {peak_memory():,.0f} MB")
 
 
 def methods(n: int, repeats: int) -> None:
@@ -109,18 +108,31 @@ def steps_of(client: Program) -> Steps:
 
 def wide(n: int) -> None:
     """The memory of a model with 513,000 numbers and many clients."""
-    ours, floor, _ = cost({**MIDDLE, "features": 512, "classes": 1_000, "clients": n}, 1)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    peaks: list[float] = []
+    sizes = {**MIDDLE, "features": 512, "classes": 1_000, "clients": n}
+    ours, floor, _ = cost(sizes, 1, then=lambda: peaks.append(peak_memory()))
+    (peak,) = peaks  # of the rounds; the floor's products of all clients take more
     print(f"512 x 1,000, {n:,} clients: {ours:.1f} s a round, {ours / floor:.2f} of the floor")
     print(
         f"peak memory {peak:,.0f} MB; all releases at once would be {n * 1000 * 513 * 4 / 1e6:,.0f}"
     )
 
 
+def peak_memory() -> float:
+    """The most megabytes that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
 def cost(
-    sizes: dict[str, int], repeats: int, strategy: str = "fedgd"
+    sizes: dict[str, int],
+    repeats: int,
+    strategy: str = "fedgd",
+    then: Callable[[], None] = lambda: None,
 ) -> tuple[float, float, Steps]:
-    """Seconds of CPU time of a round, and of the floor; and how many local steps it has."""
+    """Seconds of CPU time of a round, and of the floor; and how many local steps it has.
+
+    What is to be done between the two is called `then`.
+    """
     N, F, K, n, S = sizes.values()
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((N, F), dtype=np.float32), rng.integers(0, K, N)
@@ -146,6 +158,7 @@ def cost(
                 received["drift"] = G  # else there is no angle, and no step
 
     ours = least(rounds, repeats) / (ROUNDS if kept else 1)
+    then()
     steps, (products, own, noise) = steps_of(config.client), floor(x, theta, n, repeats)
     return ours, steps.noisy * (products + noise) + steps.plain * own, steps
 

@@ -7,7 +7,7 @@ numbers are those of an array that was made at once, so results have the same bi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,11 +15,18 @@ import numpy as np
 
 from fedsofim.core.arrays import Array
 
+try:
+    from fedsofim_kernel import decode_rows  # held.c
+except ImportError:  # it was installed without a compiler, or is older
+    decode_rows = None
+
 # Features that would take more bytes than this as float32 are left as they are. To make floats of
 # them in every pass takes time, so the embedded ones stay below.
 LARGE = 3 << 26
 # Rows made floats at a time, where nothing else decides it.
 BLOCK = 4096
+# Types that the kernel makes floats of.
+KNOWN = tuple(map(np.dtype, (np.uint8, np.float16, np.float32)))
 
 
 def is_large(features: Array) -> bool:
@@ -94,12 +101,28 @@ class Rows(View):
 
     def write(self, out: Array) -> None:
         """Write the features to `out`, `(F, N)`, one record a column."""
+        if self.known and out.strides[1] == out.itemsize:
+            decode_rows(out, *self.parts)
+            return
         held = self.held if self.which is None else self.held[self.which]
         with np.errstate(over="ignore"):  # too large for float32 is infinite
             np.copyto(out, held.T, casting="same_kind")
         if self.scale is not None and self.lo is not None:
             out *= self.scale[:, None]
             out += self.lo[:, None]
+
+    @property
+    def known(self) -> bool:
+        """Whether the kernel makes floats of them."""
+        small = self.which is None or self.which.dtype == np.int32
+        kind = self.held.dtype in KNOWN and self.held.flags.c_contiguous
+        return bool(decode_rows and small and kind)
+
+    @property
+    def parts(self) -> tuple[Array | None, ...]:
+        """What the kernel asks of them: the bytes of rows, which rows, scale and lo."""
+        which = None if self.which is None else np.ascontiguousarray(self.which)
+        return self.held.view(np.uint8), which, self.scale, self.lo
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +131,9 @@ class Columns(View):
 
     Attributes:
         rows: the features.
-        map: what is done to columns when they are made, if anything.
     """
 
     rows: Rows
-    map: Callable[[Array], Array] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -122,14 +143,14 @@ class Columns(View):
     def __getitem__(self, key: Any) -> Array:
         match key:
             case (first, part) if first is Ellipsis or first == slice(None):
-                return Columns(self.rows[part], self.map).made()
+                return Columns(self.rows[part]).made()
         return np.asarray(self.made()[key])
 
     def made(self) -> Array:
         x = np.empty(self.shape, np.float32)
         x[-1] = 1
         self.rows.write(x[:-1])
-        return x if self.map is None else self.map(x)
+        return x
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,10 +111,14 @@ def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     if t is None:
         return Run(which, x, target, norm, t, taken)
     norm = [D.transformed.norm for D in data if D.transformed]
-    if t.U_G is None:
-        return Run(which, x, target, norm, t, taken)
-    R = np.linalg.qr(t.U_G.astype(np.float64)).R.astype(np.float32)
-    return Run(which, x, target, norm, t, taken, R=R)
+    return Run(which, x, target, norm, t, taken, R=triangle(t))
+
+
+def triangle(t: "Transformed | None") -> Array | None:
+    """A triangle R by which the kernel clips under a transform, if any: |R r| is |U_G r|."""
+    if t is None or t.U_G is None:
+        return None
+    return np.asarray(np.linalg.qr(t.U_G.astype(np.float64)).R.astype(np.float32))
 
 
 def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:

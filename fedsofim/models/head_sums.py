@@ -1,22 +1,23 @@
 """The clipped gradient sums of a head: by the kernel, or with NumPy's matrix products."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.models import crowd
+from fedsofim.models.coded import Columns, OneHot, Rows
 from fedsofim.models.moments import norms
 
 if TYPE_CHECKING:
     from fedsofim.models.head import Examples
 
 try:
-    from fedsofim_kernel import clipped_residuals  # kernel.c
+    from fedsofim_kernel import clipped_residuals, decoded_sum  # kernel.c, held.c
 except ImportError:  # it was installed without a compiler
-    clipped_residuals = None
+    clipped_residuals = decoded_sum = None
 
 # Columns worked on at a time, and logits: they and the features then stay in the L2 cache.
 CHUNK, LOGITS = 1280, 160_000
@@ -90,6 +91,8 @@ def clipped_gradient_sum(theta: Array, data: "Examples", clip: Scale) -> Array:
 
 def _by_kernel(theta: Array, data: "Examples", clip: Scale) -> Array:
     """The sum before it is transformed; of examples that become arrays in parts, as of others."""
+    if decoded_sum and isinstance(data.x, Columns) and data.x.rows.known:
+        return _as_held(theta, data, data.x.rows, clip)
     total, start = np.zeros_like(theta), 0
     while start < data.size:
         whole = not data.lazy or data.size - start <= WHOLE + crowd.SMALL
@@ -97,6 +100,19 @@ def _by_kernel(theta: Array, data: "Examples", clip: Scale) -> Array:
         total += crowd.plain_sums(theta[None], [data.part(slice(start, end))], clip)[0]
         start = end
     return total
+
+
+def _as_held(theta: Array, data: "Examples", rows: Rows, clip: Scale) -> Array:
+    """The same of examples that the kernel makes floats of, in one call."""
+    *heads, K, width = theta.shape
+    S, t = math.prod(heads), data.transformed
+    C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
+    R = crowd.triangle(t)
+    R = None if R is None else np.full((S, K, K), R)
+    total, parameters = np.empty((S, K, width), np.float32), theta.reshape(S, K, width)
+    labels, norm = cast(OneHot, data.target).labels, data.norm if t is None else t.norm
+    decoded_sum(total, np.ascontiguousarray(parameters), *rows.parts, labels, norm, C, R)
+    return total.reshape(theta.shape)
 
 
 def _by_products(theta: Array, data: "Examples", clip: Scale) -> Array:

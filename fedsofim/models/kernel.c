@@ -1,7 +1,7 @@
 /* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
    matrix products, on logits that stay in the nearest cache.
 
-   The module, of which crowd.c, client.c, moments.c and streams.c are parts, stands beside the
+   The module, of which crowd.c, client.c, held.c, moments.c and streams.c are parts, stands beside the
    package, not in it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
 
 #include "softmax.h"
@@ -128,6 +128,17 @@ static PyMethodDef methods[] = {
      "transform_sums(totals, A, G)\n--\n\n"
      "Turn each of the totals `(n, S, K, W)` into `G total A`, in place; A is `(W, W)`, G is\n"
      "`(S, K, K)` or None; all float32."},
+    {"decode_rows", decode_rows, METH_VARARGS,
+     "decode_rows(out, rows, which, scale, lo)\n--\n\n"
+     "Write features to out `(F, N)`, float32, one record a column.\n\n"
+     "Args: the bytes of rows of F features, 8-bit codes, half or single precision; which of the rows,\n"
+     "`(N,)` int32, or None for all; what they are multiplied with, and what is then added, `(F,)`\n"
+     "float32, or None twice."},
+    {"decoded_sum", decoded_sum, METH_VARARGS,
+     "decoded_sum(total, theta, rows, which, scale, lo, labels, norm, clip, R)\n--\n\n"
+     "Write the sum of clipped gradients of one client to total `(S, K, W)`.\n\n"
+     "Args: parameters, of the shape of total; features as `decode_rows` takes them; labels `(N,)` of one\n"
+     "or two bytes; and the rest as `clipped_sums` takes it, R or None."},
 #ifdef VECTORS
     {"clipped_moment", clipped_moment, METH_VARARGS,
      "clipped_moment(x, shift, bound, S)\n--\n\n"

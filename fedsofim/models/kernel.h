@@ -73,9 +73,11 @@ typedef struct {
 } Task;
 int share_out(const Task *task, Py_ssize_t threads);
 
-/* crowd.c, moments.c and streams.c */
+/* crowd.c, held.c, moments.c and streams.c */
 PyObject *clipped_sums(PyObject *self, PyObject *args);
 PyObject *transform_sums(PyObject *self, PyObject *args);
+PyObject *decode_rows(PyObject *self, PyObject *args);
+PyObject *decoded_sum(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
 PyObject *norms_through(PyObject *self, PyObject *args);  /* only with VECTORS */
 extern PyTypeObject StreamType;

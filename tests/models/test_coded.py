@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsofim.models import head
+from fedsofim.models import coded, head, head_sums
 from fedsofim.models.coded import Rows
 from fedsofim.models.records import Factors
 
@@ -101,3 +101,77 @@ def test_scores_and_sums_of_features_are_the_same(pair):
     np.testing.assert_array_equal(
         made.features.second_moment(1.0).value, lazy.features.second_moment(1.0).value
     )
+
+
+@pytest.fixture
+def kernel():
+    return pytest.importorskip("fedsofim_kernel")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("features", [1, 3, 4, 8, 16, 23, 64])
+@pytest.mark.parametrize("n", [1, 15, 16, 333])
+def test_the_kernel_makes_the_floats_that_numpy_makes(kernel, rng, kind, features, n):
+    size = np.dtype(kind).itemsize
+    memory = rng.integers(0, 256, 500 * features * size + 1, dtype=np.uint8)[1:]  # as in a file
+    held = memory.view(kind).reshape(500, features)
+    scale, lo = rng.standard_normal((2, features), dtype=np.float32)
+    which = rng.integers(0, 500, n).astype(np.int32)
+    for code in ((), (scale, lo)):
+        for rows in (Rows(held[:n], *code), Rows(held, *code, **({"which": which}))):
+            out = np.full((features + 2, n + 5), 7, np.float32)
+            assert rows.known
+            with np.errstate(all="ignore"):
+                rows.write(out[1:-1, :n])
+                np.testing.assert_array_equal(out[1:-1, :n], rows.made().T)  # which NumPy makes
+            assert (out[[0, -1]] == 7).all() and (out[:, n:] == 7).all()  # noqa: PT018
+
+
+def test_every_number_in_half_precision_is_read(kernel):
+    held = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 16)
+    out = np.empty(held.T.shape, np.float32)
+    Rows(held).write(out)
+    np.testing.assert_array_equal(out, held.T.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(held.T))
+
+
+def test_without_the_kernels_floats_sums_have_the_same_bits(kernel, pair, monkeypatch):
+    sums = pair[1].gradient_sum(theta_of(), 0.7).value, pair[1].gradient_sum(theta_of(3), 0.7).value
+    monkeypatch.setattr(head_sums, "decoded_sum", None)
+    np.testing.assert_array_equal(sums[1], pair[1].gradient_sum(theta_of(3), 0.7).value)
+    monkeypatch.setattr(coded, "decode_rows", None)
+    np.testing.assert_array_equal(sums[0], pair[1].gradient_sum(theta_of(), 0.7).value)
+
+
+def test_many_classes_and_every_third_record(kernel, rng):
+    held, y = rng.integers(0, 256, (9_000, 5), dtype=np.uint8), rng.integers(0, 300, 9_000)
+    theta = rng.standard_normal((300, 6), dtype=np.float32)
+    some = slice(1, None, 3)
+    made = head.examples(held.astype(np.float32), y, 300)
+    lazy = head.examples(Rows(held)[np.arange(9_000)], y, 300)
+    for a, b in ((made, lazy), (made.part(some), head.examples(lazy.x.rows[some], y[some], 300))):
+        assert b.lazy
+        np.testing.assert_array_equal(*(D.gradient_sum(theta, 0.7).value for D in (a, b)))
+
+
+@pytest.mark.parametrize("wrong", [-1, 9])
+def test_the_kernel_refuses_records_that_are_not_there(kernel, wrong):
+    rows, out = np.zeros((9, 4), np.uint8), np.empty((4, 2), np.float32)
+    which, scale = np.array([0, wrong], np.int32), np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="0 to M - 1"):
+        kernel.decode_rows(out, rows, which, None, None)
+    with pytest.raises(ValueError, match="expected"):
+        kernel.decode_rows(out, rows[:, :3].copy(), which, None, None)
+    with pytest.raises(ValueError, match="expected"):
+        kernel.decode_rows(out, rows[:2], None, scale[:3], scale)
+    with pytest.raises(ValueError, match="expected"):
+        kernel.decode_rows(out, rows, which.astype(np.int64), None, None)
+    total, ones = np.zeros((1, 3, 5), np.float32), np.ones(2, np.float32)
+    labels, clip = np.array([0, 200], np.uint8), np.ones(1, np.float32)
+    for bad in (which, which[:1]):
+        with pytest.raises(ValueError, match="expected"):
+            kernel.decoded_sum(
+                total, total, rows, bad, None, None, labels, ones, clip, None
+            )  # fmt: skip
+    kernel.decoded_sum(total, total.copy(), rows[:2], None, None, None, labels, ones, clip, None)
+    assert np.isfinite(total).all()  # a label beyond the classes is nowhere written
