@@ -144,6 +144,10 @@ static PyMethodDef methods[] = {
      "clipped_moment(x, shift, bound, S)\n--\n\n"
      "Write the sum of cc' to S `(F, F)`, where c are the columns of x `(F, N)`, moved by shift\n"
      "`(F,)` and clipped to norm `bound`; all float32."},
+    {"weighted_sum", weighted_sum, METH_VARARGS,
+     "weighted_sum(out, x, w)\n--\n\n"
+     "Write the sum of the columns of x `(F, N)`, times w `(N,)`, to out `(F,)`, and return whether\n"
+     "nothing in x is negative; all float32."},
     {"norms_through", norms_through, METH_VARARGS,
      "norms_through(norm, T, x)\n--\n\n"
      "Write the norms of the columns of `T x` to norm `(N,)`, where T `(W, W)` is an upper triangle\n"

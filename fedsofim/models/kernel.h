@@ -80,6 +80,7 @@ PyObject *decode_rows(PyObject *self, PyObject *args);
 PyObject *decoded_sum(PyObject *self, PyObject *args);
 PyObject *clipped_moment(PyObject *self, PyObject *args); /* only with VECTORS */
 PyObject *norms_through(PyObject *self, PyObject *args);  /* only with VECTORS */
+PyObject *weighted_sum(PyObject *self, PyObject *args);   /* only with VECTORS */
 extern PyTypeObject StreamType;
 
 #endif

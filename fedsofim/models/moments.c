@@ -1,4 +1,4 @@
-/* The second moment of clipped features, for moments.py, and norms of records under a map, for maps.py. */
+/* Sums and the second moment of clipped features, for moments.py, and norms of records under a map, for maps.py. */
 
 #include "kernel.h"
 
@@ -13,6 +13,7 @@
 #define TILE 4    /* so many sums by so many lie together */
 #define ROWS 13   /* of a map's, at a time */
 #define STRIP 32  /* records that are mapped at a time */
+#define LANES_OF_SUM 64 /* of the sum over columns */
 #define LINE 16   /* numbers in a line of the cache */
 #define MOST 16   /* lanes that a CPU may have */
 #define ALIGNED __attribute__((aligned(4 * LINE)))
@@ -122,6 +123,62 @@ PyObject *clipped_moment(PyObject *self, PyObject *args)
             result = Py_NewRef(Py_None);
         }
         PyMem_Free(memory);
+    }
+    while (held)
+        PyBuffer_Release(b + --held);
+    return result;
+}
+
+/* Write the sum of w x over columns to out, in lanes that are then added up; whether no x is negative. */
+EVERY_CPU
+static int weighted(float *out, const float *x, Py_ssize_t stride, const float *w, Py_ssize_t F,
+                    Py_ssize_t N)
+{
+    float least[LANES_OF_SUM] = {0};
+    for (Py_ssize_t f = 0; f < F; f++, x += stride) {
+        float sum[LANES_OF_SUM] = {0};
+        Py_ssize_t n = 0;
+        for (; n + LANES_OF_SUM <= N; n += LANES_OF_SUM)
+            for (int i = 0; i < LANES_OF_SUM; i++) {
+                sum[i] += w[n + i] * x[n + i];
+                least[i] = x[n + i] < least[i] ? x[n + i] : least[i];
+            }
+        for (int i = 0; n + i < N; i++) {
+            sum[i] += w[n + i] * x[n + i];
+            least[i] = x[n + i] < least[i] ? x[n + i] : least[i];
+        }
+        for (int half = LANES_OF_SUM / 2; half; half /= 2)
+            for (int i = 0; i < half; i++)
+                sum[i] += sum[i + half];
+        out[f] = sum[0];
+    }
+    for (int i = 1; i < LANES_OF_SUM; i++)
+        least[0] = least[i] < least[0] ? least[i] : least[0];
+    return !(least[0] < 0.0f);
+}
+
+PyObject *weighted_sum(PyObject *self, PyObject *args)
+{
+    PyObject *arrays[3] = {NULL}, *result = NULL;
+    Py_buffer b[3] = {{0}}; /* out, x, w */
+    const int ndim[3] = {1, 2, 1}, dense = PyBUF_C_CONTIGUOUS;
+    const int flags[3] = {dense | PyBUF_WRITABLE, PyBUF_STRIDES, dense};
+    int held = 0, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", arrays, arrays + 1, arrays + 2))
+        return NULL;
+    while (held < 3 && get_floats(arrays[held], b + held, ndim[held], flags[held]))
+        held++;
+    if (held == 3) {
+        const Py_ssize_t F = b[1].shape[0], N = b[1].shape[1];
+        if (b[0].shape[0] != F || b[2].shape[0] != N)
+            PyErr_SetString(PyExc_ValueError, "expected shapes (F,), (F, N) and (N,)");
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            good = weighted(b[0].buf, b[1].buf, b[1].strides[0] / FLOAT, b[2].buf, F, N);
+            Py_END_ALLOW_THREADS
+            result = PyBool_FromLong(good);
+        }
     }
     while (held)
         PyBuffer_Release(b + --held);

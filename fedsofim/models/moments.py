@@ -14,9 +14,9 @@ from fedsofim.models import exact_sums
 from fedsofim.models.coded import Columns, blocks
 
 try:
-    from fedsofim_kernel import clipped_moment  # kernel.c
+    from fedsofim_kernel import clipped_moment, weighted_sum  # moments.c
 except ImportError:  # it was installed without a compiler, or is older
-    clipped_moment = None
+    clipped_moment = weighted_sum = None
 
 # Ranges of squared norms, in powers of two: norms from 2^-20 to 2^20.
 FIRST, BINS = -40, 80
@@ -60,10 +60,21 @@ class Features(NamedTuple):
         """The sum of features, `(F,)`, raised to `floor` if given, then clipped to norm `bound`."""
         if exact:
             return exact_sums.feature_sum(_raised(self._moved(), floor), bound)
+        if (total := self._sum_of_nonnegative(bound, floor)) is not None:
+            return BoundedSum(total, bound)
         x = _raised(self._shifted(), None if floor is None else floor / self.scale)
         square = self.known_squares() if x is self.x else None
         x, w = _clipped(x, bound / self.scale, None if square is None else np.sqrt(square))
         return BoundedSum((x @ w) * x.dtype.type(self.scale), bound)
+
+    def _sum_of_nonnegative(self, bound: float, floor: float | None) -> Array | None:
+        """What `feature_sum` adds up, in one pass, if nothing is below a floor of 0, as it seems."""
+        square = self.known_squares() if floor == 0 and self.shift is None else None
+        if square is None or not weighted_sum or self.x.dtype != np.float32:
+            return None
+        x, w = _clipped(self.x, bound / self.scale, np.sqrt(square))
+        total = np.empty(len(x), np.float32)
+        return total * np.float32(self.scale) if weighted_sum(total, x, w) else None
 
     def second_moment(self, bound: float, exact: bool = False, bias: bool = False) -> BoundedSum:
         r"""The sum of $xx^\top$, x clipped to norm `bound`; with a last 1 if asked for."""
@@ -77,7 +88,7 @@ class Features(NamedTuple):
             clipped_moment(self.x, shift, most, S)
         else:
             S = second_moment(self._shifted(), most, exact).value
-        return BoundedSum(S * dtype.type(self.scale**2), bound**2)
+        return BoundedSum(S if self.scale == 1 else S * dtype.type(self.scale**2), bound**2)
 
     def class_moments(
         self, bound: float, exact: bool = False

@@ -88,26 +88,47 @@ static void NAME(write_moment)(float *S, const float *lanes, Py_ssize_t F)
             }
 }
 
+/* Add p x to the sums of so many rows, x being SIDE vectors. */
+INLINE void NAME(add_column)(NAME(vector) sums[ROWS][SIDE], const float *p, const float *x, const int rows)
+{
+    NAME(vector) column[SIDE];
+    for (int i = 0; i < SIDE; i++)
+        column[i] = *(const NAME(vector) *)(x + i * LANES);
+    for (int j = 0; j < rows; j++) {
+        NAME(vector) factor = p[j] - (NAME(vector)){0};
+        KEEP(factor);
+        for (int i = 0; i < SIDE; i++)
+            sums[j][i] += factor * column[i];
+    }
+}
+
+/* Ask for SIDE vectors, into the L2 cache. */
+INLINE void NAME(ask_for)(const float *place)
+{
+    for (int i = 0; i < SIDE * LANES; i += LINE)
+        __builtin_prefetch(place + i, 0, 2);
+}
+
 /* Add up the squares of rows of T x from `first` on, for SIDE * LANES columns. They lie in x, (W, STRIP);
    what comes after them is asked for meanwhile. */
 INLINE void NAME(add_rows)(const Map *m, Py_ssize_t first, const float *x, const float *next,
                            NAME(vector) *square)
 {
-    NAME(vector) sums[ROWS][SIDE] = {0}, column[SIDE];
+    NAME(vector) sums[ROWS][SIDE] = {0};
     const float *p = m->panels + first * m->W + first * ROWS;
+    const Py_ssize_t left = m->W - first; /* before `first` T is 0, and above the diagonal */
     x += first * STRIP;
-    for (Py_ssize_t k = first; k < m->W; k++, p += ROWS, x += STRIP) { /* left of it T is 0 */
-        for (int i = 0; !first && i < SIDE * LANES; i += LINE)
-            __builtin_prefetch(next + k * m->stride + i, 0, 2); /* to the L2 cache */
-        for (int i = 0; i < SIDE; i++)
-            column[i] = *(const NAME(vector) *)(x + i * LANES);
-        for (int j = 0; j < ROWS; j++) {
-            NAME(vector) factor = p[j] - (NAME(vector)){0};
-            KEEP(factor);
-            for (int i = 0; i < SIDE; i++)
-                sums[j][i] += factor * column[i];
-        }
+#pragma GCC unroll 13
+    for (int k = 0; k < ROWS; k++)
+        if (k < left)
+            NAME(add_column)(sums, p + k * ROWS, x + k * STRIP, k + 1);
+    for (Py_ssize_t k = ROWS; k < left; k++) {
+        NAME(add_column)(sums, p + k * ROWS, x + k * STRIP, ROWS);
+        if (!first)
+            NAME(ask_for)(next + (k - ROWS) * m->stride);
     }
+    for (Py_ssize_t k = left > ROWS ? left - ROWS : 0; !first && k < left; k++)
+        NAME(ask_for)(next + k * m->stride);
     for (int i = 0; i < SIDE; i++) {
         NAME(vector) total = square[i]; /* in a register */
         for (int j = 0; j < ROWS; j++) /* rows beyond W are 0 */

@@ -13,6 +13,7 @@ def either(request, monkeypatch):
     """With the compiled kernel, and without it."""
     if not request.param:
         monkeypatch.setattr(moments, "clipped_moment", None)
+        monkeypatch.setattr(moments, "weighted_sum", None)
         monkeypatch.setattr(maps, "norms_through", None)
     elif moments.clipped_moment is None:
         pytest.skip("there is no compiled kernel")
@@ -175,3 +176,18 @@ def test_known_norms_are_never_too_small(rng):
         np.testing.assert_allclose(
             S, by_hand(features.x, np.zeros(9), 1, size).sum(axis=1), atol=0.01 * size
         )
+
+
+@pytest.mark.parametrize("N", [1, 63, 64, 700])
+@pytest.mark.parametrize("odd", [None, -0.5, np.inf, np.nan])
+def test_sums_of_what_seems_not_negative_are_those_of_raised_records(either, rng, N, odd):
+    features = rng.uniform(0.5, 2, (N, 7)).astype(np.float32)
+    if odd is not None:
+        features[N // 2, 3] = odd
+    data = head.examples(features, np.zeros(N, int), 2).features
+    bound = 3.0  # some are clipped, some are not
+    total = data.feature_sum(bound, floor=0.0)
+    with np.errstate(invalid="ignore"):
+        c = by_hand(np.maximum(features.T, 0), np.zeros(7), 1.0, bound)
+    np.testing.assert_allclose(total.value, c.sum(axis=1), rtol=1e-5)
+    assert total.bound == bound
