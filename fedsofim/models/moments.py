@@ -68,7 +68,7 @@ class Features(NamedTuple):
         return BoundedSum((x @ w) * x.dtype.type(self.scale), bound)
 
     def _sum_of_nonnegative(self, bound: float, floor: float | None) -> Array | None:
-        """What `feature_sum` adds up, in one pass, if nothing is below a floor of 0, as it seems."""
+        """What `feature_sum` adds up, in one pass, if the floor is 0 and nothing is below it."""
         square = self.known_squares() if floor == 0 and self.shift is None else None
         if square is None or not weighted_sum or self.x.dtype != np.float32:
             return None
