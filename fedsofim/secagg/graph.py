@@ -141,7 +141,7 @@ def default_neighbours(clients: int, threshold: int, colluders: int) -> Neighbou
     thought, secrets are still safe.
 
     >>> default_neighbours(20, 14, 2), default_neighbours(100, 70, 10)
-    (Neighbours(window=0, quorum=10), Neighbours(window=14, quorum=7))
+    (Neighbours(window=0, quorum=10), Neighbours(window=12, quorum=6))
     """
     gone = min(clients - threshold, math.ceil(GONE * clients))
     most = min(LARGEST_WINDOW, (clients - 1) // 2) if clients > COMPLETE else 0
