@@ -27,7 +27,7 @@ static void let_go(Held *held) /* a buffer that was not got needs nothing */
 /* Whether they are n records of F features; else there is an exception. */
 static int fits(Held *held, Py_ssize_t F, Py_ssize_t n)
 {
-    const Py_ssize_t M = held->rows.shape[0], width = held->rows.shape[1];
+    const Py_ssize_t M = held->rows.shape[0], width = held->rows.ndim == 2 ? held->rows.shape[1] : 0;
     const int32_t *at = held->which.buf;
     int good = held->rows.itemsize == 1 && F > 0 && (width == F || width == 2 * F || width == 4 * F);
     good = good && (!held->scale.obj || (held->scale.shape[0] == F && held->lo.shape[0] == F));

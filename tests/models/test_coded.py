@@ -163,6 +163,8 @@ def test_the_kernel_refuses_records_that_are_not_there(kernel, wrong):
     with pytest.raises(ValueError, match="expected"):
         kernel.decode_rows(out, rows[:, :3].copy(), which, None, None)
     with pytest.raises(ValueError, match="expected"):
+        kernel.decode_rows(out, rows.reshape(-1), which, None, None)
+    with pytest.raises(ValueError, match="expected"):
         kernel.decode_rows(out, rows[:2], None, scale[:3], scale)
     with pytest.raises(ValueError, match="expected"):
         kernel.decode_rows(out, rows, which.astype(np.int64), None, None)
