@@ -3,11 +3,17 @@
    A client is worked on by itself and in one order, and a stack of heads one head after another: a
    sum has the same bits in every company, on every number of threads, and a head those it has alone. */
 
-#include "softmax.h"
+#include "kernel.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #define CHUNK 4096 /* examples whose sum is added to the total: they stay in the L2 cache for all heads */
 #define BLOCK 512  /* of them, whose logits stay in the L1 cache */
 #define SIDE 2     /* vectors of a tile: with ROWS rows they stay in a CPU's registers */
+#define ROW (BLOCK + LINE) /* floats between their rows: not all in the same places of a cache */
 #define STEP 32    /* blocks are multiples of it; examples are filled up to it */
 #define PANEL 80   /* features at a time: each is on a page of its own */
 #define LINE 16    /* floats of a cache line */
@@ -15,14 +21,20 @@
 #define SMALL 32   /* so few examples are taken at once */
 #define MOST_LANES 16
 
+#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
+#error "NaN must be NaN, and float arithmetic that of floats"
+#endif
+
 typedef struct {
-    const float *x, *target, *norm;
-    Py_ssize_t x_stride, target_stride, n;
+    const float *x, *norm;
+    const int32_t *label;
+    Py_ssize_t x_stride, n;
 } Block;
 
 /* Memory: logits and sums; and few examples, filled up with 0. */
 typedef struct {
-    float *z, *sums, *x, *x_t, *target, *norm;
+    float *z, *sums, *x, *x_t, *norm;
+    int32_t *label;
 } Room;
 
 /* Either c = a b, where a is (a_rows, b_rows), or c += a b', where it is (a_rows, n); b is (b_rows, n).
@@ -69,6 +81,20 @@ static void fill_up(float *to, Py_ssize_t wide, const float *from, Py_ssize_t st
             to[i] = from[i];
 }
 
+static void fill_labels(int32_t *to, Py_ssize_t wide, const int32_t *from, Py_ssize_t n)
+{
+    memset(to, 0, wide * sizeof *to);
+    memcpy(to, from, n * sizeof *to);
+}
+
+/* Residuals that are not numbers, of examples that weigh 0, become 0. */
+static void clean(float *z, Py_ssize_t stride, Py_ssize_t K, Py_ssize_t n)
+{
+    for (Py_ssize_t k = 0; k < K; k++, z += stride)
+        for (Py_ssize_t i = 0; i < n; i++)
+            z[i] = isnan(z[i]) ? 0.0f : z[i];
+}
+
 /* Copy the features of STEP examples; 0 for what is not finite. */
 static void copy_finite(float *to, const float *from, Py_ssize_t stride, Py_ssize_t W)
 {
@@ -81,13 +107,13 @@ static void copy_finite(float *to, const float *from, Py_ssize_t stride, Py_ssiz
 static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t end)
 {
     const Py_ssize_t n = end - start < BLOCK ? end - start : BLOCK;
-    const float *x = w->x + start, *target = w->target + start, *norm = w->norm + start;
+    const float *x = w->x + start, *norm = w->norm + start;
     if (n >= STEP)
-        return (Block){x, target, norm, w->x_stride, w->target_stride, n / STEP * STEP};
+        return (Block){x, norm, w->label + start, w->x_stride, n / STEP * STEP};
     fill_up(room->x, STEP, x, w->x_stride, w->W, n);
-    fill_up(room->target, STEP, target, w->target_stride, w->K, n);
     fill_up(room->norm, STEP, norm, 0, 1, n);
-    return (Block){room->x, room->target, room->norm, STEP, STEP, STEP};
+    fill_labels(room->label, STEP, w->label + start, n);
+    return (Block){room->x, room->norm, room->label, STEP, STEP};
 }
 
 #ifdef VECTORS
@@ -117,6 +143,8 @@ static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t
 /* Functions for a kind of CPU. */
 typedef struct {
     void (*product)(const Product *p, int back);
+    int (*clip_residuals)(float *z, Py_ssize_t stride, Py_ssize_t K, Py_ssize_t n, const int32_t *label,
+                          const float *norm, float C, const float *R);
     void (*add_small)(float *total, const Room *room, const Work *w);
     void (*add_chunk)(float *total, const Room *room, const Work *w, Py_ssize_t head,
                       Py_ssize_t start, Py_ssize_t end);
@@ -167,26 +195,30 @@ static Kind for_this_cpu(void)
 #ifdef SEVERAL_CPUS
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4"))
-        return (Kind){product_v4, add_small_v4, add_chunk_v4};
+        return (Kind){product_v4, clip_residuals_v4, add_small_v4, add_chunk_v4};
     if (__builtin_cpu_supports("x86-64-v3"))
-        return (Kind){product_v3, add_small_v3, add_chunk_v3};
+        return (Kind){product_v3, clip_residuals_v3, add_small_v3, add_chunk_v3};
 #endif
-    return (Kind){product, add_small, add_chunk};
+    return (Kind){product, clip_residuals, add_small, add_chunk};
 }
 
 /* Give parts of `memory`, each beginning where a cache line does; how many floats it has to have. */
 static Py_ssize_t share(Room *room, float *memory, Py_ssize_t K, Py_ssize_t W)
 {
     const Py_ssize_t width = rounded(W, STEP), sums = K * (W * MOST_LANES > width ? W * MOST_LANES : width);
-    const Py_ssize_t sizes[6] = {K * BLOCK, sums, W * SMALL, SMALL * width, K * SMALL, SMALL};
-    float **parts[6] = {&room->z, &room->sums, &room->x, &room->x_t, &room->target, &room->norm};
+    const Py_ssize_t sizes[5] = {K * ROW, sums, W * SMALL, SMALL * width, SMALL};
+    float **parts[5] = {&room->z, &room->sums, &room->x, &room->x_t, &room->norm};
     Py_ssize_t used = 0;
-    for (int i = 0; i < 6; i++) {
+    if (memory)
+        memory = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+    for (int i = 0; i < 5; i++) {
         if (memory)
-            *parts[i] = (float *)(((uintptr_t)memory + 63) / 64 * 64) + used;
+            *parts[i] = memory + used;
         used += rounded(sizes[i], MOST_LANES);
     }
-    return used + MOST_LANES;
+    if (memory)
+        room->label = (int32_t *)(memory + used);
+    return used + SMALL + MOST_LANES;
 }
 
 Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W) { return share(&(Room){0}, NULL, K, W); }
@@ -206,6 +238,31 @@ void client_sum(float *total, float *memory, const Work *w)
         for (Py_ssize_t head = 0; head < w->S; head++)
             kind.add_chunk(total + head * w->K * w->W, &room, w, head, start, end);
     }
+}
+
+Py_ssize_t residuals_room(Py_ssize_t K) { return (K + 2) * STEP; }
+
+int clipped_residuals(float *z, float *memory, const int32_t *label, const float *norm,
+                      const float *clip, const float *R, Py_ssize_t S, Py_ssize_t K, Py_ssize_t N)
+{
+    const Kind kind = for_this_cpu();
+    const Py_ssize_t whole = N / STEP * STEP, rest = N - whole;
+    float *last = memory, *last_norm = last + K * STEP;
+    int32_t *last_label = (int32_t *)(last_norm + STEP);
+    int lost = 0;
+    fill_up(last_norm, STEP, norm + whole, 0, 1, rest);
+    fill_labels(last_label, STEP, label + whole, rest);
+    for (Py_ssize_t h = 0; h < S; h++, z += K * N) {
+        const float *triangle = R ? R + h * K * K : NULL;
+        lost |= kind.clip_residuals(z, N, K, whole, label, norm, clip[h], triangle);
+        if (!rest)
+            continue;
+        fill_up(last, STEP, z + whole, N, K, rest); /* as many as it takes at once */
+        lost |= kind.clip_residuals(last, STEP, K, STEP, last_label, last_norm, clip[h], triangle);
+        for (Py_ssize_t k = 0; k < K; k++)
+            memcpy(z + k * N + whole, last + k * STEP, rest * sizeof *z);
+    }
+    return lost;
 }
 
 Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W) { return W * STEP + 2 * K * rounded(W, STEP); }

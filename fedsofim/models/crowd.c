@@ -15,13 +15,18 @@ static int get_client(Work *w, Py_buffer *b, PyObject **lists, Py_ssize_t i, Py_
            get_floats(PyList_GET_ITEM(lists[held], i), b + held, ndim[held], PyBUF_STRIDES))
         held++;
     if (held == 3) {
-        *w = (Work){.x = b[0].buf, .target = b[1].buf, .norm = b[2].buf, .K = K, .W = W};
-        w->x_stride = b[0].strides[0] / FLOAT, w->target_stride = b[1].strides[0] / FLOAT;
-        w->N = b[0].shape[1];
-        if (b[0].shape[0] == W && b[1].shape[0] == K && b[1].shape[1] == w->N &&
-            b[2].shape[0] == w->N)
-            return 1;
-        PyErr_SetString(PyExc_ValueError, "expected shapes (W, N), (K, N) and (N,) of each client");
+        int32_t *label;
+        const Py_ssize_t N = b[0].shape[1];
+        *w = (Work){.x = b[0].buf, .norm = b[2].buf, .K = K, .W = W, .N = N};
+        w->x_stride = b[0].strides[0] / FLOAT;
+        if (b[0].shape[0] == W && b[1].shape[0] == K && b[1].shape[1] == N && b[2].shape[0] == N) {
+            if ((w->label = label = PyMem_New(int32_t, N + 1))) {
+                labels_of(label, b[1].buf, b[1].strides[0] / FLOAT, K, N);
+                return 1;
+            }
+            PyErr_NoMemory();
+        } else
+            PyErr_SetString(PyExc_ValueError, "expected shapes (W, N), (K, N) and (N,) of each client");
     }
     while (held)
         PyBuffer_Release(b + --held);
@@ -51,6 +56,8 @@ static void let_go(Held *h)
 {
     for (Py_ssize_t i = 0; i < 3 * h->count; i++)
         PyBuffer_Release(h->buffers + i);
+    for (Py_ssize_t i = 0; i < h->count; i++)
+        PyMem_Free((void *)h->clients[i].label);
     PyMem_Free(h->order);
     PyMem_Free(h->buffers);
     PyMem_Free(h->clients);

@@ -84,17 +84,13 @@ PyObject *decode_rows(PyObject *self, PyObject *args)
     return result;
 }
 
-/* Write one-hot labels, (K, n), of one or two bytes each. */
-static void write_target(float *target, const Py_buffer *labels, Py_ssize_t start, Py_ssize_t K, Py_ssize_t n)
+/* Write labels of one or two bytes each. */
+static void write_labels(int32_t *label, const Py_buffer *labels, Py_ssize_t start, Py_ssize_t n)
 {
     const unsigned char *small = labels->buf;
     const uint16_t *large = labels->buf;
-    memset(target, 0, K * STRIDE * sizeof *target);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        const Py_ssize_t k = labels->itemsize == 1 ? small[start + i] : large[start + i];
-        if (k < K)
-            target[k * STRIDE + i] = 1.0f;
-    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        label[i] = labels->itemsize == 1 ? small[start + i] : large[start + i];
 }
 
 /* Write the sum of a client's examples, which become floats a chunk at a time. */
@@ -102,7 +98,8 @@ static void decoded(float *total, float *memory, const Held *held, const Py_buff
 {
     const Py_ssize_t N = w.N, size = w.S * w.K * w.W;
     float *x = (float *)(((uintptr_t)memory + LINE - 1) / LINE * LINE);
-    float *target = x + w.W * STRIDE, *part = target + w.K * STRIDE;
+    float *part = x + (w.W + 1) * STRIDE;
+    int32_t *label = (int32_t *)(x + w.W * STRIDE);
     const float *norm = w.norm;
     memset(total, 0, size * sizeof *total);
     for (Py_ssize_t i = 0; i < STRIDE; i++)
@@ -111,9 +108,8 @@ static void decoded(float *total, float *memory, const Held *held, const Py_buff
         w.N = N - start <= CHUNK + SMALL ? N - start : CHUNK;
         const Job job = job_of(held, x, STRIDE, w.W - 1, start, w.N);
         write_features(&job, held->size);
-        write_target(target, labels, start, w.K, w.N);
-        w.x = x, w.target = target, w.norm = norm + start;
-        w.x_stride = w.target_stride = STRIDE;
+        write_labels(label, labels, start, w.N);
+        w.x = x, w.label = label, w.norm = norm + start, w.x_stride = STRIDE;
         client_sum(part, part + size, &w);
         for (Py_ssize_t i = 0; i < size; i++)
             total[i] += part[i];
@@ -137,7 +133,7 @@ PyObject *decoded_sum(PyObject *self, PyObject *args)
         got++;
     if (got == count && !PyObject_GetBuffer(named, &labels, dense)) {
         const Py_ssize_t S = b[0].shape[0], K = b[0].shape[1], W = b[0].shape[2], N = b[2].shape[0];
-        const Py_ssize_t room = (W + K) * STRIDE + S * K * W + client_room(K, W) + LINE;
+        const Py_ssize_t room = (W + 1) * STRIDE + S * K * W + client_room(K, W) + LINE;
         if (b[1].len != b[0].len || b[1].shape[2] != W || b[3].shape[0] != S || K < 1 || W < 2 ||
             (count == 5 && b[4].len != S * K * K * FLOAT) || (labels.itemsize != 1 && labels.itemsize != 2) ||
             labels.len != N * labels.itemsize)

@@ -1,69 +1,18 @@
-/* The softmax residuals of stacked heads, clipped: what fedsofim/models/head.py does between its two
-   matrix products, on logits that stay in the nearest cache.
+/* The module, of which client.c, crowd.c, held.c, moments.c and streams.c are parts. It stands beside the
+   package, not in it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does
+   the same. */
 
-   The module, of which crowd.c, client.c, held.c, moments.c and streams.c are parts, stands beside the
-   package, not in it, since a Flower app bundle carries Python only. Where it cannot be built, NumPy does the same. */
+#include "kernel.h"
 
-#include "softmax.h"
+#include <string.h>
 
-#define LANES 32 /* examples at a time, for a small product: its sums stay in registers */
-
-/* Add the squared norm of U r to square, for `lanes` columns of r. */
-INLINE void add_squares(float *restrict square, const float *restrict r, Py_ssize_t N,
-                        const float *restrict U, Py_ssize_t K, int lanes)
+/* The class of each example, whose one-hot labels are rows `stride` floats apart; -1 for none. */
+void labels_of(int32_t *label, const float *target, Py_ssize_t stride, Py_ssize_t K, Py_ssize_t N)
 {
-    for (Py_ssize_t j = 0; j < K; j++, U += K) {
-        float u[LANES] = {0};
-        for (Py_ssize_t k = 0; k < K; k++)
-            for (int i = 0; i < lanes; i++)
-                u[i] += U[k] * r[k * N + i];
-        for (int i = 0; i < lanes; i++)
-            square[i] += u[i] * u[i];
-    }
-}
-
-/* Write the squared norm of U r of n columns; squares may underflow, so a bit is added. */
-INLINE void transformed_squares(float *square, const float *r, Py_ssize_t N, const float *U,
-                                Py_ssize_t K, int n)
-{
-    int done = 0;
-    for (int i = 0; i < n; i++)
-        square[i] = FLT_MIN;
-    for (; done + LANES <= n; done += LANES)
-        add_squares(square + done, r + done, N, U, K, LANES);
-    if (done < n)
-        add_squares(square + done, r + done, N, U, K, n - done);
-}
-
-/* Logits z, (S, K, N), become the residuals of clipped gradients, in place:
-
-       r = softmax(z) - target,   r * min(1, clip / (||U r|| norm)),
-
-   or 0 where that norm is not finite, or so large that what is left of r would lose digits; whether
-   some is 0 for that reason is returned. U, (S, K, K), is the transform on the side of the outputs;
-   NULL is the identity. Rows of target are `stride` floats apart.
-
-   With o_k = exp(z_k - max z) of the other classes, the label's residual is -sum(o) / sum(exp), so
-   ||r|| loses nothing to cancellation; and exponentials below exp(-40) are exactly 0, so no square
-   of one underflows. A norm that is NaN weighs 0. */
-EVERY_CPU
-int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
-                      const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N)
-{
-    int lost = 0;
-    for (Py_ssize_t start = 0; start < N; start += NEAR)
-        for (Py_ssize_t h = 0; h < S; h++) {
-            const int n = (int)(N - start < NEAR ? N - start : NEAR);
-            const Near near = {z + h * K * N + start, target + start, N, stride, K, n};
-            Softmax s;
-            exponentials(&s, &near);
-            if (U) {
-                fill_labels(&s, &near);
-                transformed_squares(s.square, near.z, N, U + h * K * K, K, n);
-            }
-            lost |= weigh(&s, &near, norm + start, clip[h]);
-        }
-    return lost;
+    memset(label, -1, N * sizeof *label);
+    for (int32_t k = 0; k < K; k++, target += stride)
+        for (Py_ssize_t i = 0; i < N; i++)
+            label[i] = target[i] != 0.0f ? k : label[i];
 }
 
 /* A buffer of float32 with `ndim` axes, the last one dense; 0 and an exception if it is not. */
@@ -86,6 +35,7 @@ static PyObject *run(PyObject *self, PyObject *args)
     const int ndim[5] = {3, 2, 1, 1, 3}, dense = PyBUF_C_CONTIGUOUS, strided = PyBUF_STRIDES;
     const int flags[5] = {dense | PyBUF_WRITABLE, strided, strided, strided, dense};
     int held = 0, count, lost;
+    float *memory;
     (void)self;
     if (!PyArg_ParseTuple(args, "OOOO|O", arrays, arrays + 1, arrays + 2, arrays + 3, arrays + 4))
         return NULL;
@@ -93,17 +43,22 @@ static PyObject *run(PyObject *self, PyObject *args)
     while (held < count && get_floats(arrays[held], b + held, ndim[held], flags[held]))
         held++;
     if (held == count) {
-        const Py_ssize_t S = b[0].shape[0], K = b[0].shape[1], N = b[0].shape[2], *U = b[4].shape;
+        const Py_ssize_t S = b[0].shape[0], K = b[0].shape[1], N = b[0].shape[2], *R = b[4].shape;
         if (K < 1 || b[1].shape[0] != K || b[1].shape[1] != N || b[2].shape[0] != N ||
-            b[3].shape[0] != S || (count == 5 && (U[0] != S || U[1] != K || U[2] != K)))
+            b[3].shape[0] != S || (count == 5 && (R[0] != S || R[1] != K || R[2] != K)))
             PyErr_SetString(PyExc_ValueError,
                             "expected shapes (S, K, N), (K, N), (N,), (S,) and (S, K, K)");
+        else if (!(memory = PyMem_RawMalloc((residuals_room(K) + N) * sizeof *memory)))
+            PyErr_NoMemory();
         else {
+            int32_t *label = (int32_t *)(memory + residuals_room(K));
             Py_BEGIN_ALLOW_THREADS
-            lost = clipped_residuals(b[0].buf, b[1].buf, b[1].strides[0] / FLOAT, b[2].buf,
-                                     b[3].buf, count == 5 ? b[4].buf : NULL, K, S, N);
+            labels_of(label, b[1].buf, b[1].strides[0] / FLOAT, K, N);
+            lost = clipped_residuals(b[0].buf, memory, label, b[2].buf, b[3].buf,
+                                     count == 5 ? b[4].buf : NULL, S, K, N);
             Py_END_ALLOW_THREADS
             result = PyBool_FromLong(lost);
+            PyMem_RawFree(memory);
         }
     }
     while (held)
@@ -113,11 +68,11 @@ static PyObject *run(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"clipped_residuals", run, METH_VARARGS,
-     "clipped_residuals(z, target, norm, clip, U=None)\n--\n\n"
+     "clipped_residuals(z, target, norm, clip, R=None)\n--\n\n"
      "Turn logits `(S, K, N)` into residuals of clipped gradients, in place.\n\n"
      "Args: float32 arrays: the logits, one-hot labels `(K, N)`, the norm of each example `(N,)`,\n"
-     "the clip of each head `(S,)` and its transform `(S, K, K)`. Returns whether some gradient\n"
-     "was too large, and so is 0."},
+     "the clip of each head `(S,)` and upper triangles R `(S, K, K)`: residuals r are clipped by\n"
+     "||R r||. Returns whether some gradient was too large, and so is 0."},
     {"clipped_sums", clipped_sums, METH_VARARGS,
      "clipped_sums(out, theta, x, target, norm, clip, R=None, threads=1)\n--\n\n"
      "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"

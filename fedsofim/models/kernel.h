@@ -5,6 +5,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
 
 #ifdef EVERY_CPU /* one was chosen: scripts/as_avx2 */
 #elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12 && !defined(__clang__)
@@ -43,20 +44,26 @@
 #define FLOAT ((Py_ssize_t)sizeof(float))
 
 /* kernel.c */
-int clipped_residuals(float *z, const float *target, Py_ssize_t stride, const float *norm,
-                      const float *clip, const float *U, Py_ssize_t K, Py_ssize_t S, Py_ssize_t N);
+void labels_of(int32_t *label, const float *target, Py_ssize_t stride, Py_ssize_t K, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
-/* The work of one client: rows of x and target are so many floats apart. Residuals r are clipped by
-   the norm of R r, where R is an upper triangle; NULL is the identity. */
+/* The work of one client: rows of x are so many floats apart. Residuals r are clipped by the norm of
+   R r, where R is an upper triangle; NULL is the identity. */
 typedef struct {
-    const float *theta, *x, *target, *norm, *clip, *R;
-    Py_ssize_t x_stride, target_stride, S, K, W, N;
+    const float *theta, *x, *norm, *clip, *R;
+    const int32_t *label;
+    Py_ssize_t x_stride, S, K, W, N;
 } Work;
 
 /* client.c: write the sum, (S, K, W), to `total`, with `client_room` floats of memory. */
 Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W);
 void client_sum(float *total, float *memory, const Work *w);
+
+/* client.c: logits z, (S, K, N), become the residuals of clipped gradients, in place; whether some was too
+   large, and so is 0, is returned. R is (S, K, K); with `residuals_room` floats of memory. */
+Py_ssize_t residuals_room(Py_ssize_t K);
+int clipped_residuals(float *z, float *memory, const int32_t *label, const float *norm,
+                      const float *clip, const float *R, Py_ssize_t S, Py_ssize_t K, Py_ssize_t N);
 
 /* client.c: each of the totals, (n, S, K, W), becomes G total A, where G is (S, K, K), or NULL for the
    identity, and A is (W, W); with `factors_room` floats of memory. */

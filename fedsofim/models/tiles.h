@@ -13,6 +13,15 @@ typedef float NAME(lanes);
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #endif
 
+/* Call a function for a tile's height, which it is compiled for. */
+#if ROWS == 6
+#define OF_HEIGHT OF_SIX
+#else
+#define OF_HEIGHT OF_TEN
+#endif
+
+#include "softmax.h"
+
 /* c = a b for a tile's rows and PANEL rows of b from `first` on; c is what came before, else 0. */
 INLINE void NAME(forward)(const Product *p, float *c, const float *a, Py_ssize_t first,
                           const int rows)
@@ -82,13 +91,6 @@ INLINE void NAME(some_rows)(const Product *p, int back, Py_ssize_t k, const int 
         NAME(tile)(p, sums, a, f, rows, 1);
 }
 
-/* Call a function for a tile's height, which it is compiled for. */
-#if ROWS == 6
-#define OF_HEIGHT OF_SIX
-#else
-#define OF_HEIGHT OF_TEN
-#endif
-
 /* Either product for all rows of a, in tiles as even as can be. */
 static void NAME(product)(const Product *p, int back)
 {
@@ -98,85 +100,32 @@ static void NAME(product)(const Product *p, int back)
     }
 }
 
-/* Add the squares of some rows of R r to what they are in sum; left of the diagonal R is 0. */
-INLINE void NAME(add_squares)(Softmax *s, const Near *near, const float *R, Py_ssize_t first,
-                              const int rows)
-{
-    const float *z = near->z + first * near->stride;
-    R += first * near->K + first;
-    for (int n = 0; n < near->n; n += SIDE * LANES) {
-        NAME(lanes) *square = (NAME(lanes) *)(s->square + n), sums[ROWS][SIDE] = {{{0}}};
-#pragma GCC unroll 10
-        for (int k = 0; k < rows; k++) {
-            const NAME(lanes) *r = (const NAME(lanes) *)(z + k * near->stride + n);
-            for (int j = 0; j <= k; j++)
-                for (int i = 0; i < SIDE; i++)
-                    sums[j][i] += R[j * near->K + k] * r[i];
-        }
-        for (Py_ssize_t k = rows; k < near->K - first; k++) {
-            const NAME(lanes) *r = (const NAME(lanes) *)(z + k * near->stride + n);
-            for (int j = 0; j < rows; j++)
-                for (int i = 0; i < SIDE; i++)
-                    sums[j][i] += R[j * near->K + k] * r[i];
-        }
-        for (int i = 0; i < SIDE; i++) {
-            NAME(lanes) total = square[i]; /* in a register */
-            for (int j = 0; j < rows; j++)
-                total += sums[j][i] * sums[j][i];
-            square[i] = total;
-        }
-    }
-}
-
-/* The squared norms of R r, R being an upper triangle; squares may underflow, so a bit is added. */
-static void NAME(squares)(Softmax *s, const Near *near, const float *R)
-{
-    for (int i = 0; i < near->n; i++)
-        s->square[i] = FLT_MIN;
-    for (Py_ssize_t k = 0, high; k < near->K; k += high) {
-        high = tile_height(near->K, k, ROWS);
-        OF_HEIGHT(high, NAME(add_squares), s, near, R, k)
-    }
-}
-
 /* Logits of a block in room->z become residuals of clipped gradients; whether some was too large, so 0. */
 static int NAME(clipped)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
-    const Py_ssize_t K = w->K;
-    int lost = 0;
-    for (Py_ssize_t i = 0; i < b->n; i += NEAR) {
-        const int n = (int)(b->n - i < NEAR ? b->n - i : NEAR);
-        const Near near = {room->z + i, b->target + i, BLOCK, b->target_stride, K, n};
-        Softmax s;
-        exponentials(&s, &near);
-        if (w->R) {
-            fill_labels(&s, &near);
-            NAME(squares)(&s, &near, w->R + head * K * K);
-        }
-        lost |= weigh(&s, &near, b->norm + i, w->clip[head]);
-    }
-    return lost;
+    const float *R = w->R ? w->R + head * w->K * w->K : NULL;
+    return NAME(clip_residuals)(room->z, ROW, w->K, b->n, b->label, b->norm, w->clip[head], R);
 }
 
 /* Write the residuals of a block's clipped gradients to room->z; whether some was too large, so 0. */
 static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
     const Py_ssize_t K = w->K, W = w->W;
-    NAME(product)(&(Product){w->theta + head * K * W, b->x, room->z, K, W, b->n, W, b->x_stride, BLOCK}, 0);
+    NAME(product)(&(Product){w->theta + head * K * W, b->x, room->z, K, W, b->n, W, b->x_stride, ROW}, 0);
     return NAME(clipped)(room, w, head, b);
 }
 
 /* Add what a block of examples comes to, to the lanes of sums. */
 static void NAME(add_block)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
-    Product back = {room->z, b->x, room->sums, w->K, w->W, b->n, BLOCK, b->x_stride, 0};
+    Product back = {room->z, b->x, room->sums, w->K, w->W, b->n, ROW, b->x_stride, 0};
     if (!NAME(residuals)(room, w, head, b)) {
         NAME(product)(&back, 1);
         return;
     }
     for (Py_ssize_t i = 0; i < b->n; i += STEP) { /* 0 times infinity is not 0 */
         copy_finite(room->x, b->x + i, b->x_stride, w->W);
-        back = (Product){room->z + i, room->x, room->sums, w->K, w->W, STEP, BLOCK, STEP, 0};
+        back = (Product){room->z + i, room->x, room->sums, w->K, w->W, STEP, ROW, STEP, 0};
         NAME(product)(&back, 1);
     }
 }
@@ -283,18 +232,18 @@ static void NAME(add_small)(float *total, const Room *room, const Work *w)
 {
     const Py_ssize_t K = w->K, W = w->W, n = rounded(w->N, w->R ? SIDE * LANES : LANES);
     const Py_ssize_t width = rounded(W, LANES);
-    const Block b = {room->x, room->target, room->norm, n, n, n};
+    const Block b = {room->x, room->norm, room->label, n, n};
     int clean = 0;
     NAME(copy_few)(room->x, n, w);
     NAME(turn)(room->x_t, width, room->x, n, w);
-    fill_up(room->target, n, w->target, w->target_stride, K, w->N);
     fill_up(room->norm, n, w->norm, 0, 1, w->N);
+    fill_labels(room->label, n, w->label, w->N);
     for (Py_ssize_t head = 0; head < w->S; head++, total += K * W) {
-        NAME(few_product)(&(Product){w->theta + head * K * W, room->x, room->z, K, W, n, W, n, BLOCK});
+        NAME(few_product)(&(Product){w->theta + head * K * W, room->x, room->z, K, W, n, W, n, ROW});
         if (NAME(clipped)(room, w, head, &b) && !clean++) /* 0 times infinity is not 0 */
             for (Py_ssize_t i = 0; i < w->N * width; i++)
                 room->x_t[i] = isfinite(room->x_t[i]) ? room->x_t[i] : 0.0f;
-        NAME(few_product)(&(Product){room->z, room->x_t, total, K, w->N, W, BLOCK, width, W});
+        NAME(few_product)(&(Product){room->z, room->x_t, total, K, w->N, W, ROW, width, W});
     }
 }
 
