@@ -54,6 +54,12 @@ class Group(list[Client]):
         data = Many(D for _, D in self if isinstance(D, Examples))
         return data if len(data) == len(self) else None
 
+    def renew(self, clients: Sequence[Client]) -> None:
+        """Take these in their place: the same clients, under another transform."""
+        self[:] = clients
+        if self.heads_data is not None:
+            self.heads_data.renew([examples_of(D) for _, D in self])
+
 
 class Stateless(NamedTuple):
     """The state of a client that remembers nothing between rounds."""
@@ -200,7 +206,7 @@ def transformed(
     if "U_A" not in received:
         return list(clients)
     factors = Factors(received["U_G"], received["U_A"])
-    return [client._replace(data=client.data.with_transform(factors)) for client in clients]
+    return [Client(i, D.with_transform(factors)) for i, D in clients]
 
 
 def mapped(clients: Sequence[Client], shared: Any) -> list[Client]:

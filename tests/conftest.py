@@ -122,15 +122,17 @@ def start(tmp_path, environment):
         process.communicate()
 
 
-@pytest.fixture(params=["compiled", "numpy"])
+@pytest.fixture(params=["compiled", "large", "numpy"])
 def way(request, monkeypatch):
-    """In single precision there are two ways: the compiled kernel, and NumPy."""
+    """In single precision: the compiled kernel, what it does for large heads, and NumPy."""
     if request.param == "numpy":
         monkeypatch.setattr(head_sums, "clipped_residuals", None)
         monkeypatch.setattr(crowd, "clipped_sums", None)
         monkeypatch.setattr(crowd, "transform_sums", None)
     elif head_sums.clipped_residuals is None:
         pytest.skip("installed without a compiler")
+    elif request.param == "large":
+        monkeypatch.setattr(crowd, "LARGE_HEAD", 0)
 
 
 @pytest.fixture

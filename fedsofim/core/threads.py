@@ -22,12 +22,22 @@ U = TypeVar("U")
 # Whether several threads are at work already, so that what one of them calls must not have more.
 _among_others: ContextVar[bool] = ContextVar("_among_others", default=False)
 
+# Whether products have one thread already: to say so again takes longer than a small one.
+_limited: ContextVar[bool] = ContextVar("_limited", default=False)
+
 
 @contextmanager
 def one_thread_a_product() -> Iterator[None]:
     """Have BLAS use one thread meanwhile, whatever the environment says; also a decorator."""
-    with libraries().limit(limits=1, user_api="blas"):
+    if _limited.get():
         yield
+        return
+    token = _limited.set(True)
+    try:
+        with libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limited.reset(token)
 
 
 @cache

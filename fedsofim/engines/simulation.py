@@ -115,7 +115,9 @@ class Simulation:
             return  # they are as they were
         now = transformed(self.clients, received, self.exact)
         if any(a.data is not b.data for a, b in zip(self.clients, now, strict=True)):
-            self.clients, self._groups = now, {}
+            self.clients = now
+            for who, group in self._groups.items():
+                group.renew(now[slice(*who)])
         self._told = told
 
     def _group(self, who: Who) -> Group:
@@ -148,7 +150,7 @@ class Simulation:
             return in_order(work, [present], threads=1)  # one's own may count on all, in one thread
         most = max(1, GROUP // max(1, length))
         shares = 1 if threads == 1 or (shared_out and n <= most) else 2 * threads
-        cuts = pairwise((0, *_even(self.sizes[present], shares), n))
+        cuts = pairwise((0, *(_even(self.sizes[present], shares) if shares > 1 else ()), n))
         groups = [
             slice(i, min(i + most, end)) for start, end in cuts for i in range(start, end, most)
         ]

@@ -19,6 +19,7 @@
 #define LINE 16    /* floats of a cache line */
 #define AHEAD 64   /* so many examples ahead features are asked for */
 #define SMALL 32   /* so few examples are taken at once */
+#define SOME 8     /* vectors whose logits become residuals together */
 #define MOST_LANES 16
 
 #if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0)
@@ -69,6 +70,9 @@ INLINE float added_up(const float *lanes, const int count)
 #endif
 }
 
+/* How many columns the result has. */
+static Py_ssize_t columns(const Work *w) { return w->moment ? w->K : w->W; }
+
 static Py_ssize_t rounded(Py_ssize_t n, Py_ssize_t step) { return (n + step - 1) / step * step; }
 
 /* Copy rows of n numbers, filled up with zeros to `wide` of them; a call for each would take longer. */
@@ -112,6 +116,8 @@ static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t
         return (Block){x, norm, w->label + start, w->x_stride, n / STEP * STEP};
     fill_up(room->x, STEP, x, w->x_stride, w->W, n);
     fill_up(room->norm, STEP, norm, 0, 1, n);
+    for (Py_ssize_t i = n; i < STEP && w->moment; i++)
+        room->norm[i] = INFINITY; /* has no part in it */
     fill_labels(room->label, STEP, w->label + start, n);
     return (Block){room->x, room->norm, room->label, STEP, STEP};
 }
@@ -139,6 +145,17 @@ static Block block(const Room *room, const Work *w, Py_ssize_t start, Py_ssize_t
     case 9: f(__VA_ARGS__, 9); break;   \
     case 10: f(__VA_ARGS__, 10); break; \
     }
+
+/* Do something for n vectors: for `side` of them from v on, as many as a tile has, and the last by itself. */
+#define IN_TILES(v, n, ...)                          \
+    for (Py_ssize_t v = 0; v < n; v += SIDE)         \
+        if (v + SIDE <= n) {                         \
+            const int side = SIDE;                   \
+            __VA_ARGS__;                             \
+        } else {                                     \
+            const int side = 1;                      \
+            __VA_ARGS__;                             \
+        }
 
 /* Functions for a kind of CPU. */
 typedef struct {
@@ -203,10 +220,10 @@ static Kind for_this_cpu(void)
 }
 
 /* Give parts of `memory`, each beginning where a cache line does; how many floats it has to have. */
-static Py_ssize_t share(Room *room, float *memory, Py_ssize_t K, Py_ssize_t W)
+static Py_ssize_t share(Room *room, float *memory, const Work *w)
 {
-    const Py_ssize_t width = rounded(W, STEP), sums = K * (W * MOST_LANES > width ? W * MOST_LANES : width);
-    const Py_ssize_t sizes[5] = {K * ROW, sums, W * SMALL, SMALL * width, SMALL};
+    const Py_ssize_t K = w->K, W = w->W, sums = K * columns(w) * MOST_LANES;
+    const Py_ssize_t sizes[5] = {K * ROW, sums, W * SMALL, SMALL * rounded(W, STEP), SMALL};
     float **parts[5] = {&room->z, &room->sums, &room->x, &room->x_t, &room->norm};
     Py_ssize_t used = 0;
     if (memory)
@@ -221,22 +238,23 @@ static Py_ssize_t share(Room *room, float *memory, Py_ssize_t K, Py_ssize_t W)
     return used + SMALL + MOST_LANES;
 }
 
-Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W) { return share(&(Room){0}, NULL, K, W); }
+Py_ssize_t client_room(const Work *w) { return share(&(Room){0}, NULL, w); }
 
 void client_sum(float *total, float *memory, const Work *w)
 {
     const Kind kind = for_this_cpu();
+    const Py_ssize_t size = w->K * columns(w);
     Room room;
-    share(&room, memory, w->K, w->W);
-    if (w->N && w->N <= SMALL) {
+    share(&room, memory, w);
+    if (w->N && w->N <= SMALL && !w->moment) {
         kind.add_small(total, &room, w);
         return;
     }
-    memset(total, 0, w->S * w->K * w->W * sizeof *total);
+    memset(total, 0, w->S * size * sizeof *total);
     for (Py_ssize_t start = 0, end; start < w->N; start = end) {
         end = w->N - start <= CHUNK + SMALL ? w->N : start + CHUNK; /* a last one is not small */
         for (Py_ssize_t head = 0; head < w->S; head++)
-            kind.add_chunk(total + head * w->K * w->W, &room, w, head, start, end);
+            kind.add_chunk(total + head * size, &room, w, head, start, end);
     }
 }
 
@@ -265,25 +283,33 @@ int clipped_residuals(float *z, float *memory, const int32_t *label, const float
     return lost;
 }
 
-Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W) { return W * STEP + 2 * K * rounded(W, STEP); }
+Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W) { return 2 * K * rounded(W, STEP); }
+
+float *last_columns(const float *A, Py_ssize_t W)
+{
+    const Py_ssize_t whole = W / STEP * STEP;
+    float *last = PyMem_RawMalloc(W * STEP * sizeof *last);
+    if (last)
+        fill_up(last, STEP, A + whole, W, W, W - whole);
+    return last;
+}
 
 void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W,
-                   const float *G, const float *A)
+                   const float *G, const float *A, const float *last)
 {
     const Kind kind = for_this_cpu();
     const Py_ssize_t wide = rounded(W, STEP), whole = W / STEP * STEP;
-    float *last = memory, *from = last + W * STEP, *to = from + K * wide;
-    fill_up(last, STEP, A + whole, W, W, W - whole); /* the columns of A that are less than STEP */
+    float *right = memory, *both = right + K * wide;
     for (Py_ssize_t i = 0; i < n * S; i++, totals += K * W) {
-        fill_up(from, wide, totals, W, K, W);
-        if (G) {
-            kind.product(&(Product){G + i % S * K * K, from, to, K, K, wide, K, wide, wide}, 0);
-            memcpy(from, to, K * wide * sizeof *to);
-        }
-        kind.product(&(Product){from, A, to, K, W, whole, wide, W, wide}, 0);
+        const float *from = right;
+        kind.product(&(Product){totals, A, right, K, W, whole, W, W, wide}, 0);
         if (whole < W)
-            kind.product(&(Product){from, last, to + whole, K, W, STEP, wide, STEP, wide}, 0);
+            kind.product(&(Product){totals, last, right + whole, K, W, STEP, W, STEP, wide}, 0);
+        if (G) {
+            kind.product(&(Product){G + i % S * K * K, right, both, K, K, wide, K, wide, wide}, 0);
+            from = both;
+        }
         for (Py_ssize_t k = 0; k < K; k++)
-            memcpy(totals + k * W, to + k * wide, W * sizeof *to);
+            memcpy(totals + k * W, from + k * wide, W * sizeof *from);
     }
 }

@@ -96,45 +96,60 @@ static PyObject *hold(PyObject **lists, Py_ssize_t n, Py_ssize_t K, Py_ssize_t W
     return capsule;
 }
 
-static int fits(const Py_buffer *out, const Py_buffer *theta, const Py_buffer *clip,
-                const Py_buffer *R)
-{
-    const Py_ssize_t *shape = out->shape, S = shape[1], K = shape[2], W = shape[3];
-    int good = K >= 1 && clip->shape[0] == S && clip->strides[0] == FLOAT;
-    for (int axis = 0; axis < 4; axis++)
-        good = good && theta->shape[axis] == shape[axis];
-    good = good && theta->strides[2] == W * FLOAT && (S == 1 || theta->strides[1] == K * W * FLOAT);
-    if (R)
-        good = good && R->shape[0] == S && R->shape[1] == K && R->shape[2] == K;
-    if (!good)
-        PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W) twice, (S,), (S, K, K)");
-    return good;
-}
-
 typedef struct {
     const Held *held;
-    const Py_buffer *out, *theta;
-    const float *clip, *R;
+    Py_buffer b[6]; /* sums, parameters, clips, R, A, G: what may be wanting has no object */
+    float *last; /* columns of A */
+    Py_ssize_t threads;
+    int moment;
 } Call;
+
+static int has_shape(const Py_buffer *b, const Py_ssize_t *shape)
+{
+    for (int axis = 0; axis < b->ndim; axis++)
+        if (b->shape[axis] != shape[axis])
+            return 0;
+    return 1; /* what is wanting has no axes */
+}
+
+static int fits(const Call *c)
+{
+    const Py_buffer *theta = c->b + 1, *clip = c->b + 2;
+    const Py_ssize_t S = theta->shape[1], K = theta->shape[2], W = theta->shape[3];
+    const Py_ssize_t shapes[6][4] = {
+        {theta->shape[0], S, K, c->moment ? K : W}, {theta->shape[0], S, K, W}, {S}, {S, K, K}, {W, W},
+        {S, K, K}};
+    int good = K >= 1 && clip->strides[0] == FLOAT && !(c->b[4].obj ? c->moment : !!c->b[5].obj);
+    for (int i = 0; i < 6; i++)
+        good = good && has_shape(c->b + i, shapes[i]);
+    good = good && theta->strides[2] == W * FLOAT && (S == 1 || theta->strides[1] == K * W * FLOAT);
+    if (!good)
+        PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W) twice, (S,), (S, K, K), (W, W)");
+    return good;
+}
 
 static void one_sum(const void *call, Py_ssize_t place, float *memory)
 {
     const Call *c = call;
-    const Py_ssize_t i = c->held->order[place].i, *shape = c->out->shape;
+    const Py_buffer *out = c->b, *theta = c->b + 1;
+    const Py_ssize_t i = c->held->order[place].i, *shape = theta->shape;
+    float *total = (float *)((char *)out->buf + i * out->strides[0]);
     Work work = c->held->clients[i];
-    work.theta = (const float *)((const char *)c->theta->buf + i * c->theta->strides[0]);
-    work.clip = c->clip, work.R = c->R, work.S = shape[1];
-    client_sum((float *)c->out->buf + i * shape[1] * shape[2] * shape[3], memory, &work);
+    work.theta = (const float *)((const char *)theta->buf + i * theta->strides[0]);
+    work.clip = c->b[2].buf, work.R = c->b[3].buf, work.S = shape[1], work.moment = c->moment;
+    client_sum(total, memory, &work);
+    if (c->last)
+        apply_factors(total, memory, 1, shape[1], shape[2], shape[3], c->b[5].buf, c->b[4].buf, c->last);
 }
 
 /* Write the sums of the clients that the capsule holds; 0 and an exception if it does not fit. */
-static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip, const float *R,
-                PyObject *capsule, Py_ssize_t threads)
+static int sums(Call *c, PyObject *capsule)
 {
-    const Py_ssize_t n = out->shape[0], K = out->shape[2], W = out->shape[3];
-    const Held *h = PyCapsule_GetPointer(capsule, HELD);
-    const Call call = {h, out, theta, clip, R};
-    const Task task = {one_sum, &call, n, client_room(K, W)};
+    const Py_ssize_t *shape = c->b[1].shape, n = shape[0], K = shape[2], W = shape[3];
+    const Py_ssize_t room = client_room(&(Work){.K = K, .W = W, .moment = c->moment});
+    const Py_ssize_t more = c->b[4].obj ? factors_room(K, W) : 0;
+    const Task task = {one_sum, c, n, room > more ? room : more};
+    const Held *h = c->held = PyCapsule_GetPointer(capsule, HELD);
     int good;
     if (!h)
         return 0;
@@ -143,7 +158,9 @@ static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip,
         return 0;
     }
     Py_BEGIN_ALLOW_THREADS
-    good = share_out(&task, threads);
+    good = !c->b[4].obj || (c->last = last_columns(c->b[4].buf, W));
+    good = good && share_out(&task, c->threads);
+    PyMem_RawFree(c->last);
     Py_END_ALLOW_THREADS
     if (!good)
         PyErr_NoMemory();
@@ -153,28 +170,26 @@ static int sums(const Py_buffer *out, const Py_buffer *theta, const float *clip,
 /* The lists are looked up once: what is returned may be given in place of x the next time. */
 PyObject *clipped_sums(PyObject *self, PyObject *args)
 {
-    PyObject *arrays[4] = {NULL}, *lists[3], *held = NULL;
-    Py_buffer b[4] = {{0}};
-    const int ndim[4] = {4, 4, 1, 3}, dense = PyBUF_C_CONTIGUOUS;
-    const int flags[4] = {dense | PyBUF_WRITABLE, PyBUF_STRIDES, PyBUF_STRIDES, dense};
-    Py_ssize_t threads = 1;
-    int got = 0, count;
+    PyObject *arrays[6] = {NULL}, *lists[3], *held = NULL;
+    Call c = {.threads = 1};
+    const int ndim[6] = {4, 4, 1, 3, 2, 3}, dense = PyBUF_C_CONTIGUOUS;
+    const int flags[6] = {dense | PyBUF_WRITABLE, PyBUF_STRIDES, PyBUF_STRIDES, dense, dense, dense};
+    int got = 0;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOO|On", arrays, arrays + 1, lists, lists + 1, lists + 2,
-                          arrays + 2, arrays + 3, &threads))
+    if (!PyArg_ParseTuple(args, "OOOOOO|OnOOp", arrays, arrays + 1, lists, lists + 1, lists + 2, arrays + 2,
+                          arrays + 3, &c.threads, arrays + 4, arrays + 5, &c.moment))
         return NULL;
-    count = arrays[3] && arrays[3] != Py_None ? 4 : 3;
-    while (got < count && get_floats(arrays[got], b + got, ndim[got], flags[got]))
+    while (got < 6 && ((got > 2 && (!arrays[got] || arrays[got] == Py_None)) ||
+                       get_floats(arrays[got], c.b + got, ndim[got], flags[got])))
         got++;
-    if (got == count && fits(b, b + 1, b + 2, count == 4 ? b + 3 : NULL)) {
-        held = PyCapsule_CheckExact(lists[0])
-                   ? Py_NewRef(lists[0])
-                   : hold(lists, b[0].shape[0], b[0].shape[2], b[0].shape[3]);
-        if (held && !sums(b, b + 1, b[2].buf, count == 4 ? b[3].buf : NULL, held, threads))
+    if (got == 6 && fits(&c)) {
+        const Py_ssize_t *shape = c.b[1].shape;
+        held = PyCapsule_CheckExact(lists[0]) ? Py_NewRef(lists[0]) : hold(lists, shape[0], shape[2], shape[3]);
+        if (held && !sums(&c, held))
             Py_CLEAR(held);
     }
     while (got)
-        PyBuffer_Release(b + --got);
+        PyBuffer_Release(c.b + --got);
     return held;
 }
 
@@ -194,19 +209,21 @@ PyObject *transform_sums(PyObject *self, PyObject *args)
         held++;
     if (held == count) {
         const Py_ssize_t *shape = b[0].shape, S = shape[1], K = shape[2], W = shape[3];
-        float *memory = NULL;
+        float *memory = NULL, *last = NULL;
         if (b[1].shape[0] != W || b[1].shape[1] != W ||
             (count == 3 && (b[2].shape[0] != S || b[2].shape[1] != K || b[2].shape[2] != K)))
             PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W), (W, W) and (S, K, K)");
-        else if (!(memory = PyMem_RawMalloc(factors_room(K, W) * sizeof *memory)))
+        else if (!(memory = PyMem_RawMalloc(factors_room(K, W) * sizeof *memory)) ||
+                 !(last = last_columns(b[1].buf, W)))
             PyErr_NoMemory();
         else {
             Py_BEGIN_ALLOW_THREADS
-            apply_factors(b[0].buf, memory, shape[0], S, K, W, count == 3 ? b[2].buf : NULL, b[1].buf);
+            apply_factors(b[0].buf, memory, shape[0], S, K, W, count == 3 ? b[2].buf : NULL, b[1].buf, last);
             Py_END_ALLOW_THREADS
             result = Py_NewRef(Py_None);
         }
         PyMem_RawFree(memory);
+        PyMem_RawFree(last);
     }
     while (held)
         PyBuffer_Release(b + --held);

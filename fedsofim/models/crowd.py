@@ -8,7 +8,7 @@ does not take is left to `head.py`.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ class Run:
         taken: whether the kernel takes them.
         held: what the kernel has looked up of them, from its first call on.
         R: a triangle by which it clips under the transform, if any: |R r| is |U_G r|.
+        A: the transform's factor on the side of the features, for the kernel.
     """
 
     which: slice
@@ -60,6 +61,15 @@ class Run:
     taken: bool
     held: Any = None
     R: Array | None = None
+    A: Array | None = None
+
+    def under(self, data: "Sequence[Examples]") -> "Run | None":
+        """The same, now that only `U_G` is another; `None` if more has changed."""
+        before, now = self.transformed, data[self.which.start].transformed
+        if before is None or now is None or now.P is not None or not self.taken:
+            return None
+        same = now.U_A is before.U_A and now.norm is before.norm
+        return replace(self, transformed=now, R=triangle(now)) if same else None
 
 
 class Many(list["Examples"]):
@@ -80,6 +90,12 @@ class Many(list["Examples"]):
         if key not in self._runs:
             self._runs[key] = _runs(theta, self)
         return self._runs[key]
+
+    def renew(self, data: "list[Examples]") -> None:
+        """Take these in their place: the same examples, under another transform."""
+        self[:] = data
+        kept = ((key, [run.under(self) for run in runs]) for key, runs in self._runs.items())
+        self._runs = {key: [run for run in runs if run] for key, runs in kept if all(runs)}
 
     @cached_property
     def _runs(self) -> dict[tuple[int, np.dtype[Any]], list[Run]]:
@@ -110,15 +126,23 @@ def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
     if t is None:
         return Run(which, x, target, norm, t, taken)
-    norm = [D.transformed.norm for D in data if D.transformed]
-    return Run(which, x, target, norm, t, taken, R=triangle(t))
+    norm, A = [D.transformed.norm for D in data if D.transformed], t.U_A.astype(np.float32)
+    return Run(which, x, target, norm, t, taken, R=triangle(t), A=np.ascontiguousarray(A))
 
 
 def triangle(t: "Transformed | None") -> Array | None:
     """A triangle R by which the kernel clips under a transform, if any: |R r| is |U_G r|."""
     if t is None or t.U_G is None:
         return None
-    return np.asarray(np.linalg.qr(t.U_G.astype(np.float64)).R.astype(np.float32))
+    return np.asarray(np.linalg.qr(t.U_G.astype(np.float64), mode="r"), np.float32)
+
+
+def of_each(factor: Array | None, S: int) -> Array | None:
+    """A `(K, K)` factor for each of S heads, `(S, K, K)`, where they have none of their own."""
+    if factor is None:
+        return None
+    factor = np.ascontiguousarray(factor, np.float32)
+    return factor[None] if S == 1 == factor.ndim - 1 else np.full((S, *factor.shape[-2:]), factor)
 
 
 def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
@@ -132,19 +156,32 @@ def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
     Returns:
         The sums, of the shape of `thetas`.
     """
-    return _in_one_call(thetas, _run(data, 0, taken=True), clip)
+    run = replace(_run(data, 0, taken=True), transformed=None, A=None)
+    return _in_one_call(thetas, run, clip)
 
 
 def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
+    """The sums of a run that the kernel takes, transformed if it has a factor A."""
     n, *heads, K, width = thetas.shape
-    S = math.prod(heads)
+    S, t = math.prod(heads), run.transformed
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
-    R = None if run.R is None else np.full((S, K, K), run.R)
-    out = np.empty((n, S, K, width), np.float32)
-    given = run.x if run.held is None else run.held
-    whole, threads = thetas.reshape(out.shape), thread_count()
-    run.held = clipped_sums(out, whole, given, run.target, run.norm, C, R, threads)
+    R, G = of_each(run.R, S), of_each(None if t is None else t.U_G, S)
+    out, own = np.empty((n, S, K, width), np.float32), for_raw(thetas, t).reshape(n, S, K, width)
+    x, threads = run.x if run.held is None else run.held, thread_count()
+    run.held = clipped_sums(out, own, x, run.target, run.norm, C, R, threads, run.A, G)
     return out.reshape(thetas.shape)
+
+
+def residual_moment(theta: Array, data: "Examples") -> Array | None:
+    r"""The sum of $rr^\top$ over the residuals of some examples, if the kernel takes them."""
+    K = len(theta)
+    if not takes(theta, data) or K * K > LARGE_HEAD or data.transformed is not None:
+        return None
+    out, given = np.empty((1, 1, K, K), np.float32), theta[None, None]
+    x, target, norm = np.asarray(data.x), np.asarray(data.target), np.zeros(data.size, np.float32)
+    C = np.ones(1, np.float32)  # over norms of 0: nothing is clipped
+    clipped_sums(out, given, [x], [target], [norm], C, None, 1, None, None, True)
+    return np.asarray(out[0, 0], np.float64)
 
 
 def for_raw(thetas: Array, t: "Transformed | None") -> Array:
@@ -181,14 +218,11 @@ def gradient_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Arr
     many = data if isinstance(data, Many) else Many(data)
     runs = many.runs(thetas[0])
     if len(runs) == 1 and runs[0].taken:
-        t = runs[0].transformed
-        return transformed(_in_one_call(for_raw(thetas, t), runs[0], clip), t)
+        return _in_one_call(thetas, runs[0], clip)
     out = np.empty(thetas.shape, thetas.dtype)
     for run in runs:
         if run.taken:
-            t = run.transformed
-            totals = _in_one_call(for_raw(thetas[run.which], t), run, clip)
-            out[run.which] = transformed(totals, t)
+            out[run.which] = _in_one_call(thetas[run.which], run, clip)
             continue
         for i in range(run.which.start, run.which.stop):
             out[i] = many[i].gradient_sum(thetas[i], clip).value

@@ -110,7 +110,8 @@ class Examples(NamedTuple):
         if before is not None and (before.U_A is U_A or np.array_equal(before.U_A, U_A)):
             if before.U_G is U_G:
                 return self
-            return self._replace(transformed=before._replace(U_G=U_G))
+            same = Transformed(U_G, before.U_A, before.norm, before.P)
+            return Examples(self.x, self.target, self.norm, same, self.raw)
         norm = np.empty_like(self.norm)
         for start in range(0, self.size, CHUNK):
             part = slice(start, start + CHUNK)
@@ -204,10 +205,13 @@ class Examples(NamedTuple):
         r"""The Kronecker factors $E[rr^\top]$ and $E[\tilde x\tilde x^\top]$ of these examples."""
         if self.transformed is not None and self.transformed.P is not None:
             return self.through(self.transformed.P).curvature(theta)
-        G = np.zeros((theta.shape[-2],) * 2)
-        for batch in self.chunks(CHUNK):
-            r = residual(theta, batch).astype(np.float64)
-            G += r @ r.T
+        G = np.zeros((len(theta), len(theta)))
+        for batch in self.chunks(4 * CHUNK):  # most probes are one
+            moment = crowd.residual_moment(theta, batch)
+            if moment is None:
+                r = residual(theta, batch).astype(np.float64)
+                moment = r @ r.T
+            G += moment
         return [Covariances(G / self.size, _input_moment(self.x))]
 
 

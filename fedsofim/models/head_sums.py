@@ -107,8 +107,7 @@ def _as_held(theta: Array, data: "Examples", rows: Rows, clip: Scale) -> Array:
     *heads, K, width = theta.shape
     S, t = math.prod(heads), data.transformed
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
-    R = crowd.triangle(t)
-    R = None if R is None else np.full((S, K, K), R)
+    R = crowd.of_each(crowd.triangle(t), S)
     total, parameters = np.empty((S, K, width), np.float32), theta.reshape(S, K, width)
     labels, norm = cast(OneHot, data.target).labels, data.norm if t is None else t.norm
     decoded_sum(total, np.ascontiguousarray(parameters), *rows.parts, labels, norm, C, R)
@@ -122,17 +121,17 @@ def _by_products(theta: Array, data: "Examples", clip: Scale) -> Array:
     rows, C = S * K, np.minimum(clip, np.finfo(theta.dtype).max)
     size = max(LANES, min(CHUNK, LOGITS // rows // LANES * LANES))
     total, shift = np.zeros((rows, width), theta.dtype), False
-    buffer, U = _aligned(rows * size, theta.dtype), None
+    buffer, R = _aligned(rows * size, theta.dtype), None
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
     if compiled:  # the same for one head as for a stack
         C = np.full(S, np.ravel(C), np.float32)
-        U = None if t is None or t.U_G is None else np.full((S, K, K), t.U_G, np.float32)
+        R = crowd.of_each(crowd.triangle(t), S)
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:
             _logits(theta, x, r)
             norm = batch.norm if batch.transformed is None else batch.transformed.norm
-            lost = clipped_residuals(r.reshape(S, K, -1), batch.target, norm, C, U)
+            lost = clipped_residuals(r.reshape(S, K, -1), batch.target, norm, C, R)
         else:
             shift = _residual(theta, batch, r, shift)
             lost = _clip(r, batch, C)

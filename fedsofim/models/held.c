@@ -133,7 +133,7 @@ PyObject *decoded_sum(PyObject *self, PyObject *args)
         got++;
     if (got == count && !PyObject_GetBuffer(named, &labels, dense)) {
         const Py_ssize_t S = b[0].shape[0], K = b[0].shape[1], W = b[0].shape[2], N = b[2].shape[0];
-        const Py_ssize_t room = (W + 1) * STRIDE + S * K * W + client_room(K, W) + LINE;
+        const Py_ssize_t room = (W + 1) * STRIDE + S * K * W + client_room(&(Work){.K = K, .W = W}) + LINE;
         if (b[1].len != b[0].len || b[1].shape[2] != W || b[3].shape[0] != S || K < 1 || W < 2 ||
             (count == 5 && b[4].len != S * K * K * FLOAT) || (labels.itemsize != 1 && labels.itemsize != 2) ||
             labels.len != N * labels.itemsize)

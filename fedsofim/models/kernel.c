@@ -74,11 +74,14 @@ static PyMethodDef methods[] = {
      "the clip of each head `(S,)` and upper triangles R `(S, K, K)`: residuals r are clipped by\n"
      "||R r||. Returns whether some gradient was too large, and so is 0."},
     {"clipped_sums", clipped_sums, METH_VARARGS,
-     "clipped_sums(out, theta, x, target, norm, clip, R=None, threads=1)\n--\n\n"
+     "clipped_sums(out, theta, x, target, norm, clip, R=None, threads=1, A=None, G=None, moment=False)"
+     "\n--\n\n"
      "Write the sum of clipped gradients of each of n clients to `out`, `(n, S, K, W)`.\n\n"
      "Args: float32 arrays: each client's parameters, of the shape of `out`; lists of n arrays,\n"
      "the features `(W, N)`, one-hot labels `(K, N)` and norms `(N,)` of each client; the clip of\n"
-     "each head `(S,)` and upper triangles R `(S, K, K)`: residuals r are clipped by ||R r||."},
+     "each head `(S,)` and upper triangles R `(S, K, K)`: residuals r are clipped by ||R r||. With A\n"
+     "the sums are transformed, as by `transform_sums`. Or, as their moment, the sum of r r' is written\n"
+     "to `out`, `(n, S, K, K)`."},
     {"transform_sums", transform_sums, METH_VARARGS,
      "transform_sums(totals, A, G)\n--\n\n"
      "Turn each of the totals `(n, S, K, W)` into `G total A`, in place; A is `(W, W)`, G is\n"

@@ -48,15 +48,18 @@ void labels_of(int32_t *label, const float *target, Py_ssize_t stride, Py_ssize_
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
 
 /* The work of one client: rows of x are so many floats apart. Residuals r are clipped by the norm of
-   R r, where R is an upper triangle; NULL is the identity. */
+   R r, where R is an upper triangle; NULL is the identity. What is wanted is the sum of r x', or, as
+   their moment, of r r'. */
 typedef struct {
     const float *theta, *x, *norm, *clip, *R;
     const int32_t *label;
     Py_ssize_t x_stride, S, K, W, N;
+    int moment;
 } Work;
 
-/* client.c: write the sum, (S, K, W), to `total`, with `client_room` floats of memory. */
-Py_ssize_t client_room(Py_ssize_t K, Py_ssize_t W);
+/* client.c: write the sum, (S, K, W), or the moment, (S, K, K), to `total`, with `client_room` floats of
+   memory. */
+Py_ssize_t client_room(const Work *w);
 void client_sum(float *total, float *memory, const Work *w);
 
 /* client.c: logits z, (S, K, N), become the residuals of clipped gradients, in place; whether some was too
@@ -66,10 +69,14 @@ int clipped_residuals(float *z, float *memory, const int32_t *label, const float
                       const float *clip, const float *R, Py_ssize_t S, Py_ssize_t K, Py_ssize_t N);
 
 /* client.c: each of the totals, (n, S, K, W), becomes G total A, where G is (S, K, K), or NULL for the
-   identity, and A is (W, W); with `factors_room` floats of memory. */
+   identity, and A is (W, W), with its `last_columns`; with `factors_room` floats of memory. */
 Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W);
 void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_ssize_t K, Py_ssize_t W,
-                   const float *G, const float *A);
+                   const float *G, const float *A, const float *last);
+
+/* client.c: the columns of A that are less than a tile, filled up with zeros, for PyMem_RawFree; NULL if
+   there is no memory. */
+float *last_columns(const float *A, Py_ssize_t W);
 
 /* team.c: do each of `count` pieces of work, with `room` floats of memory that are the thread's own; 0 if
    there is no memory. It is called without Python's lock. */

@@ -61,99 +61,147 @@ typedef struct {
     NAME(lanes) all, others, square;
 } NAME(Softmax);
 
+/* What row k has where row 0 has z; rows are `stride` floats apart. */
+INLINE NAME(lanes) *NAME(row_of)(NAME(lanes) *z, Py_ssize_t k, Py_ssize_t stride)
+{
+    return (NAME(lanes) *)((float *)z + k * stride);
+}
+
 /* e^x for x in [-80, 80], to 1.2e-7 where it is at most 1; NaN stays NaN. */
-INLINE NAME(lanes) NAME(exponential)(NAME(lanes) x)
+INLINE void NAME(exponential)(NAME(lanes) *x, const int side)
 {
     const float round = 12583039.0f; /* 1.5 * 2^23 + 127: adding it leaves the nearest integer */
-    const NAME(lanes) shifted = x * 1.44269504f + round, f = x * 1.44269504f - (shifted - round);
-    NAME(lanes) p = f * 1.3264669e-3f + 9.671518e-3f; /* 2^f for |f| <= 1/2, minimax, 1 at 0 */
-    p = p * f + 5.550721e-2f;
-    p = p * f + 2.4022244e-1f;
-    p = p * f + 6.93147e-1f;
-    p = p * f + 1.0f;
-    return p * NAME(power_of_two)(shifted); /* its lowest bits are an exponent, 127 for 1 */
+    NAME(lanes) shifted[SIDE], p[SIDE];
+    for (int i = 0; i < side; i++)
+        shifted[i] = x[i] * 1.44269504f + round;
+    for (int i = 0; i < side; i++)
+        x[i] = x[i] * 1.44269504f - (shifted[i] - round);
+    for (int i = 0; i < side; i++)
+        p[i] = x[i] * 1.3264669e-3f + 9.671518e-3f; /* 2^x for |x| <= 1/2, minimax, 1 at 0 */
+    for (int i = 0; i < side; i++)
+        p[i] = p[i] * x[i] + 5.550721e-2f;
+    for (int i = 0; i < side; i++)
+        p[i] = p[i] * x[i] + 2.4022244e-1f;
+    for (int i = 0; i < side; i++)
+        p[i] = p[i] * x[i] + 6.93147e-1f;
+    for (int i = 0; i < side; i++)
+        p[i] = p[i] * x[i] + 1.0f;
+    for (int i = 0; i < side; i++)
+        x[i] = p[i] * NAME(power_of_two)(shifted[i]); /* its lowest bits are an exponent, 127 for 1 */
 }
 
 /* Logits become e_k, 0 where k is the label.
 
    The label's residual is minus the sum of the others' over the sum of all, so its norm loses nothing
    to cancellation; and exponentials below exp(-40) are exactly 0, so no square of one underflows. */
-INLINE void NAME(exponentials)(NAME(Softmax) *s, float *z, Py_ssize_t stride, Py_ssize_t K)
+INLINE void NAME(exponentials)(NAME(Softmax) *s, NAME(lanes) *z, Py_ssize_t stride, Py_ssize_t K,
+                               const int side)
 {
-    const NAME(ints) label = s->label;
-    NAME(lanes) top = *(NAME(lanes) *)z, all = {0}, others = {0}, square = {0};
+    NAME(lanes) *row = z, top[SIDE], all[SIDE], others[SIDE], square[SIDE];
+    NAME(ints) number = {0};
+    for (int i = 0; i < side; i++)
+        top[i] = row[i], all[i] = others[i] = square[i] = (NAME(lanes)){0};
     for (Py_ssize_t k = 1; k < K; k++) {
-        const NAME(lanes) row = *(NAME(lanes) *)(z + k * stride);
-        top = NAME(larger)(top, row);
+        row = NAME(row_of)(z, k, stride);
+        for (int i = 0; i < side; i++)
+            top[i] = NAME(larger)(top[i], row[i]);
     }
-    for (Py_ssize_t k = 0; k < K; k++, z += stride) {
-        NAME(lanes) *row = (NAME(lanes) *)z;
-        const NAME(lanes) x = *row - top, e = NAME(without)(x < -40.0f, NAME(exponential)(x));
-        const NAME(lanes) o = NAME(without)(label == (int32_t)k, e);
-        *row = o;
-        all += e;
-        others += o;
-        square += o * o;
+    for (Py_ssize_t k = 0; k < K; k++) { /* by itself: then its constants stay in registers */
+        NAME(lanes) e[SIDE];
+        NAME(ints) small[SIDE];
+        row = NAME(row_of)(z, k, stride);
+        for (int i = 0; i < side; i++)
+            e[i] = row[i] - top[i], small[i] = e[i] < -40.0f;
+        NAME(exponential)(e, side);
+        for (int i = 0; i < side; i++)
+            row[i] = NAME(without)(small[i], e[i]);
     }
-    s->all = all, s->others = others, s->square = square + others * others;
+    for (Py_ssize_t k = 0; k < K; k++, number += 1) {
+        row = NAME(row_of)(z, k, stride);
+        for (int i = 0; i < side; i++) {
+            const NAME(lanes) e = row[i], o = NAME(without)(s[i].label == number, e);
+            all[i] += e;
+            others[i] += o;
+            square[i] += o * o;
+            row[i] = o;
+        }
+    }
+    for (int i = 0; i < side; i++)
+        s[i].all = all[i], s[i].others = others[i], s[i].square = square[i] + others[i] * others[i];
 }
 
-/* Add the squares of some rows of R r to what they are in sum; left of the diagonal R is 0. */
-INLINE void NAME(add_squares)(NAME(Softmax) *s, const float *z, Py_ssize_t stride, Py_ssize_t K,
-                              const float *R, Py_ssize_t first, const int rows)
+/* Add to the first rows of R r what row k of r makes of them; at first the label's residual is not in its
+   place. Column k of R begins at R. */
+INLINE void NAME(add_column)(NAME(lanes) (*sums)[SIDE], const NAME(Softmax) *s, NAME(lanes) *r, Py_ssize_t k,
+                             const float *R, Py_ssize_t K, const int first, const int side, const int rows)
+{
+    for (int i = 0; first && i < side; i++)
+        r[i] -= NAME(only)(s[i].label == (int32_t)k, s[i].others);
+    for (int j = 0; j < rows; j++)
+        for (int i = 0; i < side; i++)
+            sums[j][i] += R[j * K] * r[i];
+}
+
+/* Add the squares of some rows of R r, from `begin` on, to what they are in sum; left of the diagonal R is
+   0. The first rows see all of r, and put the label's residual into its place. */
+INLINE void NAME(add_squares)(NAME(Softmax) *s, NAME(lanes) *z, Py_ssize_t stride, Py_ssize_t K,
+                              const float *R, Py_ssize_t begin, const int first, const int side,
+                              const int rows)
 {
     NAME(lanes) sums[ROWS][SIDE] = {{{0}}};
-    z += first * stride, R += first * K + first, K -= first;
+    z = NAME(row_of)(z, begin, stride), R += begin * K + begin;
 #pragma GCC unroll 10
     for (int k = 0; k < rows; k++)
-        for (int i = 0; i < SIDE; i++) {
-            const NAME(lanes) last = NAME(only)(s[i].label == (int32_t)(first + k), s[i].others);
-            const NAME(lanes) r = *(NAME(lanes) *)(z + k * stride + i * LANES) - last;
-            for (int j = 0; j <= k; j++)
-                sums[j][i] += R[j * (K + first) + k] * r;
-        }
-    for (Py_ssize_t k = rows; k < K; k++)
-        for (int i = 0; i < SIDE; i++) {
-            const NAME(lanes) last = NAME(only)(s[i].label == (int32_t)(first + k), s[i].others);
-            const NAME(lanes) r = *(NAME(lanes) *)(z + k * stride + i * LANES) - last;
-            for (int j = 0; j < rows; j++)
-                sums[j][i] += R[j * (K + first) + k] * r;
-        }
-    for (int i = 0; i < SIDE; i++)
+        NAME(add_column)(sums, s, NAME(row_of)(z, k, stride), k, R + k, K, first, side, k + 1);
+    for (Py_ssize_t k = rows; k < K - begin; k++)
+        NAME(add_column)(sums, s, NAME(row_of)(z, k, stride), k, R + k, K, first, side, rows);
+    for (int i = 0; i < side; i++)
         for (int j = 0; j < rows; j++)
             s[i].square += sums[j][i] * sums[j][i];
 }
 
 /* The squared norms of R r, R being an upper triangle; squares may underflow, so a bit is added. */
-INLINE void NAME(squares)(NAME(Softmax) *s, const float *z, Py_ssize_t stride, Py_ssize_t K,
-                          const float *R)
+INLINE void NAME(squares)(NAME(Softmax) *s, NAME(lanes) *z, Py_ssize_t stride, Py_ssize_t K, const float *R,
+                          const int side)
 {
-    for (int i = 0; i < SIDE; i++)
+    Py_ssize_t k = tile_height(K, 0, ROWS);
+    for (int i = 0; i < side; i++)
         s[i].square = (NAME(lanes)){0} + FLT_MIN;
-    for (Py_ssize_t k = 0, high; k < K; k += high) {
+    OF_HEIGHT(k, NAME(add_squares), s, z, stride, K, R, 0, 1, side)
+    for (Py_ssize_t high; k < K; k += high) {
         high = tile_height(K, k, ROWS);
-        OF_HEIGHT(high, NAME(add_squares), s, z, stride, K, R, k)
+        OF_HEIGHT(high, NAME(add_squares), s, z, stride, K, R, k, 0, side)
     }
 }
 
-/* What `exponentials` left becomes r * min(1, C / (the root of square / sum * norm)), or 0 where that
-   norm is not finite, or so large that what is left of r would lose digits: where is returned. A norm
-   that is NaN weighs 0; what is NaN itself stays. */
-INLINE NAME(ints) NAME(weigh)(const NAME(Softmax) *s, float *z, Py_ssize_t stride, Py_ssize_t K,
-                              const float *norm, float C)
+/* What there is of r, all but the label's or `complete`, becomes r * min(1, C / (the root of square / sum
+   * norm)), or 0 where that norm is not finite, or so large that what is left of r would lose digits: where
+   is returned. A norm that is NaN weighs 0; what is NaN itself stays. */
+INLINE NAME(ints) NAME(weigh)(const NAME(Softmax) *s, NAME(lanes) *z, Py_ssize_t stride, Py_ssize_t K,
+                              const NAME(lanes) *norm, float C, const int complete, const int side)
 {
     const float slack = 1.0f + (K + 4) * FLT_EPSILON; /* the sum of K squares may be too small by less */
-    const NAME(ints) label = s->label;
-    const NAME(lanes) size = NAME(root)(s->square * slack) * *(NAME(lanes) *)norm * (1.0f / C);
-    const NAME(lanes) w = 1.0f / NAME(chosen)(size <= s->all, s->all, size); /* NaN if size is */
-    const NAME(lanes) most = w * NAME(chosen)(s->others > 0.0f, s->others, (NAME(lanes)){0} + 1.0f); /* of what is left of r */
-    const NAME(ints) kept = (most >= FLT_MIN / FLT_EPSILON) & (s->all <= FLT_MAX);
-    const NAME(lanes) weight = NAME(only)(kept, w), last = NAME(only)(kept, s->others * w);
-    for (Py_ssize_t k = 0; k < K; k++, z += stride) {
-        NAME(lanes) *row = (NAME(lanes) *)z;
-        *row = *row * weight - NAME(only)(label == (int32_t)k, last);
+    const NAME(lanes) one = (NAME(lanes)){0} + 1.0f;
+    NAME(lanes) weight[SIDE], last[SIDE];
+    NAME(ints) all_kept = ~(NAME(ints)){0}, number = {0};
+    for (int i = 0; i < side; i++) {
+        const NAME(lanes) all = s[i].all, others = s[i].others;
+        const NAME(lanes) size = NAME(root)(s[i].square * slack) * norm[i] * (1.0f / C);
+        const NAME(lanes) w = 1.0f / NAME(chosen)(size <= all, all, size); /* NaN if size is */
+        const NAME(lanes) most = w * NAME(chosen)(others > 0.0f, others, one); /* of what is left of r */
+        const NAME(ints) kept = (most >= FLT_MIN / FLT_EPSILON) & (all <= FLT_MAX);
+        weight[i] = NAME(only)(kept, w), last[i] = NAME(only)(kept, others * w);
+        all_kept &= kept;
     }
-    return kept;
+    for (Py_ssize_t k = 0; k < K; k++, number += 1) {
+        NAME(lanes) *row = NAME(row_of)(z, k, stride);
+        for (int i = 0; i < side; i++) {
+            row[i] *= weight[i];
+            if (!complete)
+                row[i] -= NAME(only)(s[i].label == number, last[i]);
+        }
+    }
+    return all_kept;
 }
 
 /* Logits of n examples, K rows `stride` floats apart, become the residuals of clipped gradients, in place:
@@ -161,23 +209,27 @@ INLINE NAME(ints) NAME(weigh)(const NAME(Softmax) *s, float *z, Py_ssize_t strid
        r = softmax(z) - onehot(label),   r * min(1, C / (|R r| norm)),
 
    or 0 where that norm is not finite, or so large that what is left of r would lose digits; whether
-   some is 0 for that reason is returned. R, (K, K), is an upper triangle, and n a multiple of SIDE
-   vectors; NULL is the identity, and n a multiple of LANES. */
+   some is 0 for that reason is returned. R, (K, K), is an upper triangle, NULL for the identity; n is a
+   multiple of LANES.
+
+   What waits for one vector would keep the next from beginning, so each step is done for several. */
 static int NAME(clip_residuals)(float *z, Py_ssize_t stride, Py_ssize_t K, Py_ssize_t n, const int32_t *label,
                                 const float *norm, float C, const float *R)
 {
+    const Py_ssize_t vectors = n / LANES;
     NAME(ints) kept = ~(NAME(ints)){0};
-    for (Py_ssize_t i = 0; i < n; i += R ? SIDE * LANES : LANES) {
-        NAME(Softmax) s[SIDE];
-        const int side = R ? SIDE : 1;
-        for (int j = 0; j < side; j++) {
-            s[j].label = *(NAME(ints) *)(label + i + j * LANES);
-            NAME(exponentials)(s + j, z + i + j * LANES, stride, K);
-        }
-        if (R)
-            NAME(squares)(s, z + i, stride, K, R);
-        for (int j = 0; j < side; j++)
-            kept &= NAME(weigh)(s + j, z + i + j * LANES, stride, K, norm + i + j * LANES, C);
+    for (Py_ssize_t done = 0, count; done < vectors; done += count) {
+        NAME(lanes) *some = (NAME(lanes) *)z + done, *norms = (NAME(lanes) *)norm + done;
+        NAME(Softmax) s[SOME];
+        count = vectors - done < SOME ? vectors - done : SOME;
+        for (Py_ssize_t v = 0; v < count; v++)
+            s[v].label = ((NAME(ints) *)label)[done + v];
+        IN_TILES(v, count, NAME(exponentials)(s + v, some + v, stride, K, side))
+        if (R) {
+            IN_TILES(v, count, NAME(squares)(s + v, some + v, stride, K, R, side))
+            IN_TILES(v, count, kept &= NAME(weigh)(s + v, some + v, stride, K, norms + v, C, 1, side))
+        } else
+            IN_TILES(v, count, kept &= NAME(weigh)(s + v, some + v, stride, K, norms + v, C, 0, side))
     }
     for (int i = 0; i < LANES; i++)
         if (!AT(kept, i)) {

@@ -119,7 +119,9 @@ static int NAME(residuals)(const Room *room, const Work *w, Py_ssize_t head, con
 static void NAME(add_block)(const Room *room, const Work *w, Py_ssize_t head, const Block *b)
 {
     Product back = {room->z, b->x, room->sums, w->K, w->W, b->n, ROW, b->x_stride, 0};
-    if (!NAME(residuals)(room, w, head, b)) {
+    if (w->moment)
+        back.b = room->z, back.b_rows = w->K, back.b_stride = ROW;
+    if (!NAME(residuals)(room, w, head, b) || w->moment) {
         NAME(product)(&back, 1);
         return;
     }
@@ -130,12 +132,13 @@ static void NAME(add_block)(const Room *room, const Work *w, Py_ssize_t head, co
     }
 }
 
-/* Add the sums of a chunk, whose lanes are added up, to total, (K, W). */
+/* Add the sums of a chunk, whose lanes are added up, to total, (K, W); or the moment, (K, K). */
 static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ssize_t head,
                             Py_ssize_t start, Py_ssize_t end)
 {
     const float *sums = room->sums;
-    memset(room->sums, 0, w->K * w->W * LANES * sizeof(float));
+    const Py_ssize_t width = columns(w);
+    memset(room->sums, 0, w->K * width * LANES * sizeof(float));
     while (start < end) {
         const Block b = block(room, w, start, end);
         NAME(add_block)(room, w, head, &b);
@@ -143,9 +146,9 @@ static void NAME(add_chunk)(float *total, const Room *room, const Work *w, Py_ss
     }
     for (Py_ssize_t k = 0, high; k < w->K; k += high) {
         high = tile_height(w->K, k, ROWS);
-        for (Py_ssize_t f = 0; f < w->W; f++)
+        for (Py_ssize_t f = 0; f < width; f++)
             for (Py_ssize_t j = 0; j < high; j++, sums += LANES)
-                total[(k + j) * w->W + f] += added_up(sums, LANES);
+                total[(k + j) * width + f] += added_up(sums, LANES);
     }
 }
 
@@ -230,7 +233,7 @@ static void NAME(few_product)(const Product *p)
    that no lanes are to be added up, which would take longer than the product. */
 static void NAME(add_small)(float *total, const Room *room, const Work *w)
 {
-    const Py_ssize_t K = w->K, W = w->W, n = rounded(w->N, w->R ? SIDE * LANES : LANES);
+    const Py_ssize_t K = w->K, W = w->W, n = rounded(w->N, LANES);
     const Py_ssize_t width = rounded(W, LANES);
     const Block b = {room->x, room->norm, room->label, n, n};
     int clean = 0;

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedsofim.core.arrays import Array
+from fedsofim.core.arrays import Array, of_the_last
 from fedsofim.core.errors import require
 from fedsofim.core.linalg import inverse_root
 from fedsofim.models.records import Covariances, Factors, Records
@@ -146,12 +146,8 @@ class KFC(Transform):
     def _factor(self, C: Array, wanted: bool) -> Array:
         if not wanted:
             return np.eye(len(C)) if C.ndim == 2 else np.ones(len(C))
-        U = _root(C, self.damping, self.floor, LEAST if self.absolute else 0.0)
-        if self.normalise == "gradients" and C.any():
-            U /= math.sqrt(_square(C, U) / _square(C))  # tr(U C U) = tr(C)
-        elif self.normalise == "eigenvalues":
-            U /= math.sqrt(np.vdot(U, U) / len(U))
-        return U
+        make = _scaled_root if len(C) < WIDE else _remembered
+        return make(C, self.damping, self.floor, LEAST if self.absolute else 0.0, self.normalise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,25 +168,43 @@ class Oracle(KFC):
 def _square(C: Array, U: Array | None = None) -> float:
     """The mean square of vectors of covariance C, whole or a diagonal: tr(C), or tr(U C U)."""
     if U is None:
-        return float(np.trace(C) if C.ndim == 2 else C.sum())
+        return float(C.trace() if C.ndim == 2 else C.sum())
     return float(np.vdot(U, C @ U if C.ndim == 2 else C * U))
 
 
-def _root(C: Array, damping: float, floor: float, least: float) -> Array:
-    """`inverse_root`, remembering large ones: the first layer sees the same probes each time."""
-    if len(C) < WIDE:
-        return inverse_root(C, damping, floor, least)
-    key = (sha256(C.tobytes()).digest(), damping, floor, least)
+def _scaled_root(
+    C: Array, damping: float, floor: float, least: float, normalise: Normalise
+) -> Array:
+    """`inverse_root`, scaled: vectors of this covariance keep their size, or eigenvalues theirs."""
+    U = inverse_root(C, damping, floor, least)
+    if normalise == "gradients" and C.any():
+        U /= math.sqrt(_square(C, U) / _square(C))  # tr(U C U) = tr(C)
+    elif normalise == "eigenvalues":
+        U /= math.sqrt(np.vdot(U, U) / len(U))
+    return U
+
+
+@of_the_last
+def _digest(C: Array) -> bytes:
+    return sha256(C.tobytes()).digest()
+
+
+def _remembered(C: Array, *settings: Any) -> Array:
+    """`_scaled_root` of a wide covariance, in float32; for the same one it is the same array.
+
+    The first layer sees the same probes each time.
+    """
+    key = _digest(C), *settings
     U = _roots.pop(key, None)
     if U is None:
-        U = inverse_root(C, damping, floor, least)
+        U = _scaled_root(C, *settings).astype(np.float32)
     _roots[key] = U  # last used, last forgotten
     while len(_roots) > 1 and sum(root.nbytes for root in _roots.values()) > REMEMBERED:
         del _roots[next(iter(_roots))]
-    return U.copy()
+    return U
 
 
 def join(matrices: list[Array]) -> Array:
     """One layer's factor as it is, those of several one after another, in float32."""
     whole = matrices[0] if len(matrices) == 1 else np.concatenate([m.ravel() for m in matrices])
-    return whole.astype(np.float32)
+    return whole.astype(np.float32, copy=False)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from references import reference
 
+from fedsofim.clients.program import Client, Group, transformed
 from fedsofim.models import head
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Factors
@@ -369,7 +370,9 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
     sums = pytest.importorskip("fedsofim_kernel").clipped_sums
     D, one = crowd(rng, [4], 2, 3)[0], np.ones(1, np.float32)
     theta, out = np.zeros((1, 1, 3, 3), np.float32), np.zeros((1, 1, 3, 3), np.float32)
+    eye, wide = np.eye(3, dtype=np.float32), np.zeros((1, 1, 3, 4), np.float32)
     sums(out, theta, [D.x], [D.target], [D.norm], one)
+    sums(out, theta, [D.x], [D.target], [D.norm], one, None, 1, eye, eye[None])
     for bad in (
         (out, theta, [], [D.target], [D.norm], one),
         (out, theta, [D.x[:2]], [D.target], [D.norm], one),
@@ -379,6 +382,11 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
         (out, theta, [D.x], [D.target], [D.norm], one, np.zeros((1, 2, 3), np.float32)),
         (out, np.zeros((1, 1, 3, 6), np.float32)[..., ::2], [D.x], [D.target], [D.norm], one),
         (out, theta[:, :, :2], [D.x], [D.target], [D.norm], one),
+        (out, theta, [D.x], [D.target], [D.norm], one, None, 1, np.eye(2, dtype=np.float32)),
+        (out, theta, [D.x], [D.target], [D.norm], one, None, 1, eye, np.eye(2, 3)[None]),
+        (out, theta, [D.x], [D.target], [D.norm], one, None, 1, None, eye[None]),
+        (out, theta, [D.x], [D.target], [D.norm], one, None, 1, eye, None, True),
+        (wide, theta, [D.x], [D.target], [D.norm], one, None, 1, None, None, True),
     ):
         with pytest.raises((ValueError, TypeError, BufferError)):
             sums(*bad)
@@ -441,13 +449,76 @@ def many(rng, n, features, classes, transform):
     return *data, rng.standard_normal((3, *sides), dtype=np.float32) / 8
 
 
-@pytest.mark.parametrize(("n", "features", "classes"), MANY)
+FEW = [(1, 5, 3), (8, 9, 10), (9, 64, 10), (16, 3, 7), (17, 20, 12), (32, 7, 2)]
+
+
+@pytest.mark.parametrize(("n", "features", "classes"), FEW + MANY)
 @pytest.mark.parametrize("transform", [False, True])
-def test_the_sum_of_many_examples_is_that_of_float64(rng, n, features, classes, transform):
+def test_the_sum_of_examples_is_that_of_float64(rng, n, features, classes, transform):
     data, same, theta = many(rng, n, features, classes, transform)
     found = head.clipped_gradient_sum(theta, data, 1.0)
     expected = head.clipped_gradient_sum(theta.astype(np.float64), same, 1.0)
     np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("n", [1, 31, 33, 700, 4095, 4096, 9000])
+@pytest.mark.parametrize(("features", "classes"), [(64, 10), (3, 2), (9, 23), (1, 200)])
+def test_curvature_in_single_precision_is_that_of_float64(rng, way, n, features, classes):
+    data, same, theta = many(rng, n, features, classes, transform=False)
+    for C, D in zip(
+        data.curvature(theta[0])[0], same.curvature(theta[0].astype(float))[0], strict=True
+    ):
+        np.testing.assert_allclose(C, D, atol=1e-6 * max(1, np.abs(D).max()))
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize(("features", "classes"), [(64, 10), (5, 3), (31, 14), (70, 1)])
+def test_sums_are_transformed_as_they_are_made_or_afterwards_with_the_same_bits(
+    rng, stack, features, classes
+):
+    kernel = pytest.importorskip("fedsofim_kernel")
+    data, one = crowd(rng, [40, 900, 3, 0], features, classes), np.ones(stack, np.float32)
+    K, W, shape = classes, features + 1, (4, stack, classes, features + 1)
+    A, G, thetas = (rng.standard_normal(s, np.float32) for s in ((W, W), (stack, K, K), shape))
+    lists = [[D[k] for D in data] for k in range(3)]
+    for left in (None, G):
+        at_once, later = np.zeros_like(thetas), np.zeros_like(thetas)
+        kernel.clipped_sums(at_once, thetas, *lists, one, None, 2, A, left)
+        kernel.clipped_sums(later, thetas, *lists, one)
+        plain = later.astype(float)
+        kernel.transform_sums(later, A, left)
+        np.testing.assert_array_equal(at_once, later)
+        exact = (plain if left is None else G.astype(float) @ plain) @ A.astype(float)
+        np.testing.assert_allclose(later, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("change", ["outputs", "features", "both", "nothing", "a map"])
+def test_a_group_under_another_transform_has_the_sums_of_a_new_one(rng, way, change):
+    def under(data, factors):
+        received = {"P": P} if factors is None else factors._asdict()
+        return transformed(data, received, exact=False)
+
+    def sums(group):
+        return gradient_sums(thetas, group.heads_data, 0.5)
+
+    raw = [Client(i, D) for i, D in enumerate(crowd(rng, [5, 40, 300], 12, 4))]
+    first, other = (
+        Factors(*(rng.standard_normal((n, n), np.float32) for n in (4, 13))) for _ in range(2)
+    )
+    P = np.triu(rng.standard_normal((13, 13), np.float32))
+    thetas = rng.standard_normal((3, 4, 13), np.float32)
+    now = {
+        "outputs": first._replace(U_G=other.U_G),
+        "features": first._replace(U_A=other.U_A),
+        "both": other,
+        "nothing": first,
+        "a map": None,
+    }[change]
+    group = Group(under(raw, first))
+    before = sums(group)
+    group.renew(under(group, now))
+    np.testing.assert_array_equal(sums(group), sums(Group(under(raw, now))))
+    assert (sums(group) == before).all() == (change == "nothing")
 
 
 @pytest.mark.parametrize(("n", "features", "classes"), MANY)

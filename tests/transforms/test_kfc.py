@@ -124,7 +124,7 @@ def test_a_wide_factor_is_remembered_by_its_numbers_and_settings(rng, monkeypatc
     C = covariance(rng, 300)
     first = KFC(damping=1e-3).factors([Covariances(np.eye(2), C)])
     again = KFC(damping=1e-3).factors([Covariances(np.eye(2), C.copy())])
-    np.testing.assert_array_equal(first.U_A, again.U_A)
+    assert first.U_A is again.U_A  # so nobody need compare them
     assert sum(len(a[0]) == 300 for a in asked) == 1
     for kfc, D in ((KFC(damping=1e-2), C), (KFC(damping=1e-3), C + np.eye(300))):
         U = kfc.factors([Covariances(np.eye(2), D)]).U_A
