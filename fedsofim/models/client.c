@@ -165,6 +165,7 @@ typedef struct {
     void (*add_small)(float *total, const Room *room, const Work *w);
     void (*add_chunk)(float *total, const Room *room, const Work *w, Py_ssize_t head,
                       Py_ssize_t start, Py_ssize_t end);
+    Py_ssize_t step; /* columns that a tile of `product` has */
 } Kind;
 
 #ifdef SEVERAL_CPUS
@@ -212,11 +213,11 @@ static Kind for_this_cpu(void)
 #ifdef SEVERAL_CPUS
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4"))
-        return (Kind){product_v4, clip_residuals_v4, add_small_v4, add_chunk_v4};
+        return (Kind){product_v4, clip_residuals_v4, add_small_v4, add_chunk_v4, SIDE * 16};
     if (__builtin_cpu_supports("x86-64-v3"))
-        return (Kind){product_v3, clip_residuals_v3, add_small_v3, add_chunk_v3};
+        return (Kind){product_v3, clip_residuals_v3, add_small_v3, add_chunk_v3, SIDE * 8};
 #endif
-    return (Kind){product, clip_residuals, add_small, add_chunk};
+    return (Kind){product, clip_residuals, add_small, add_chunk, SIDE * LANES};
 }
 
 /* Give parts of `memory`, each beginning where a cache line does; how many floats it has to have. */
@@ -283,14 +284,14 @@ int clipped_residuals(float *z, float *memory, const int32_t *label, const float
     return lost;
 }
 
-Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W) { return 2 * K * rounded(W, STEP); }
+Py_ssize_t factors_room(Py_ssize_t K, Py_ssize_t W) { return 2 * K * rounded(W, for_this_cpu().step); }
 
 float *last_columns(const float *A, Py_ssize_t W)
 {
-    const Py_ssize_t whole = W / STEP * STEP;
-    float *last = PyMem_RawMalloc(W * STEP * sizeof *last);
+    const Py_ssize_t step = for_this_cpu().step, whole = W / step * step;
+    float *last = PyMem_RawMalloc(W * step * sizeof *last);
     if (last)
-        fill_up(last, STEP, A + whole, W, W, W - whole);
+        fill_up(last, step, A + whole, W, W, W - whole);
     return last;
 }
 
@@ -298,13 +299,13 @@ void apply_factors(float *totals, float *memory, Py_ssize_t n, Py_ssize_t S, Py_
                    const float *G, const float *A, const float *last)
 {
     const Kind kind = for_this_cpu();
-    const Py_ssize_t wide = rounded(W, STEP), whole = W / STEP * STEP;
+    const Py_ssize_t step = kind.step, wide = rounded(W, step), whole = W / step * step;
     float *right = memory, *both = right + K * wide;
     for (Py_ssize_t i = 0; i < n * S; i++, totals += K * W) {
         const float *from = right;
         kind.product(&(Product){totals, A, right, K, W, whole, W, W, wide}, 0);
         if (whole < W)
-            kind.product(&(Product){totals, last, right + whole, K, W, STEP, W, STEP, wide}, 0);
+            kind.product(&(Product){totals, last, right + whole, K, W, step, W, step, wide}, 0);
         if (G) {
             kind.product(&(Product){G + i % S * K * K, right, both, K, K, wide, K, wide, wide}, 0);
             from = both;

@@ -23,6 +23,7 @@ except ImportError:  # it was installed without a compiler
 CHUNK, LOGITS = 1280, 160_000
 LANES = 16  # chunks are multiples of it, so that rows of logits begin where vectors do
 WHOLE = 4096  # examples whose sums are added up: CHUNK of client.c
+PAGE = 4096  # bytes
 
 
 def residual(theta: Array, batch: "Examples") -> Array:
@@ -45,8 +46,13 @@ def _aligned(size: int, dtype: DTypeLike) -> Array:
 
 
 def rows(count: int, length: int, dtype: DTypeLike) -> Array:
-    """An empty array, `(count, length)`; long rows begin where cache lines do: that is faster."""
+    """An empty array, `(count, length)`; long rows begin where cache lines do: that is faster.
+
+    Rows that are pages apart would all want the same places of a cache, so they are not.
+    """
     wide = length if length < WHOLE // 8 else -(-length // LANES) * LANES
+    if wide and wide * np.dtype(dtype).itemsize % PAGE == 0:
+        wide += LANES
     return _aligned(count * wide, dtype).reshape(count, wide)[:, :length]
 
 

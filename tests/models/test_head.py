@@ -414,6 +414,8 @@ def test_long_rows_begin_where_cache_lines_do(rng):
     for a in (D.x, D.target):
         assert a.shape[1] == 700
         assert (a.ctypes.data % 64, a.strides) == (0, (704 * 4, 4))
+    (D,) = crowd(rng, [2048], 8, 3)
+    assert D.x.strides == D.target.strides == ((2048 + 16) * 4, 4)  # not pages apart
 
 
 def test_clients_that_the_kernel_has_looked_up_have_the_same_sums(rng):
