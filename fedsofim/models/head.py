@@ -101,7 +101,7 @@ class Examples(NamedTuple):
 
     def chunks(self, size: int) -> Iterator["Examples"]:
         """Views of at most `size` examples each, in order."""
-        if self.size <= size and not self.lazy:
+        if 0 < self.size <= size and not self.lazy:
             yield self
             return
         for start in range(0, self.size, size):
