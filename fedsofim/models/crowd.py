@@ -49,8 +49,8 @@ class Run:
         transformed: the transform, with the norms of the first.
         taken: whether the kernel takes them.
         held: what the kernel has looked up of them, from its first call on.
-        R: a triangle by which it clips under the transform, if any: |R r| is |U_G r|.
-        A: the transform's factor on the side of the features, for the kernel.
+        left: what the kernel multiplies residuals by: see `left_factors`.
+        right: the transform's factor on the side of the features.
     """
 
     which: slice
@@ -60,16 +60,17 @@ class Run:
     transformed: "Transformed | None"
     taken: bool
     held: Any = None
-    R: Array | None = None
-    A: Array | None = None
+    left: "Left" = (None, None)
+    right: Array | None = None
 
     def under(self, data: "Sequence[Examples]") -> "Run | None":
         """The same, now that only `U_G` is another; `None` if more has changed."""
-        before, now = self.transformed, data[self.which.start].transformed
-        if before is None or now is None or now.P is not None or not self.taken:
+        before, now, G = self.transformed, data[self.which.start].transformed, self.left[1]
+        if before is None or now is None or now.P is not None or G is None:
             return None
-        same = now.U_A is before.U_A and now.norm is before.norm
-        return replace(self, transformed=now, R=triangle(now)) if same else None
+        if now.U_A is not before.U_A or now.norm is not before.norm:
+            return None
+        return replace(self, transformed=now, left=left_factors(now, len(G)))
 
 
 class Many(list["Examples"]):
@@ -114,11 +115,11 @@ def _runs(theta: Array, data: "Sequence[Examples]") -> list[Run]:
     for what, group in groupby(range(len(data)), kind):
         first, *rest = group
         part = data[first : first + 1 + len(rest)]
-        runs.append(_run(part, first, taken=what != 0))
+        runs.append(_run(theta, part, first, taken=what != 0))
     return runs
 
 
-def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
+def _run(theta: Array, data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     """Clients under the same transform, if any."""
     which, t = slice(first, first + len(data)), data[0].transformed
     if not taken:
@@ -126,23 +127,28 @@ def _run(data: "Sequence[Examples]", first: int, *, taken: bool) -> Run:
     x, target, norm = ([np.asarray(D[k]) for D in data] for k in range(3))
     if t is None:
         return Run(which, x, target, norm, t, taken)
-    norm, A = [D.transformed.norm for D in data if D.transformed], t.U_A.astype(np.float32)
-    return Run(which, x, target, norm, t, taken, R=triangle(t), A=np.ascontiguousarray(A))
+    norm = [D.transformed.norm for D in data if D.transformed]
+    left, right = left_factors(t, math.prod(theta.shape[:-2])), _dense(t.U_A)
+    return Run(which, x, target, norm, t, taken, left=left, right=right)
 
 
-def triangle(t: "Transformed | None") -> Array | None:
-    """A triangle R by which the kernel clips under a transform, if any: |R r| is |U_G r|."""
+Left = tuple[Array | None, Array | None]
+
+
+def left_factors(t: "Transformed | None", S: int) -> Left:
+    """A triangle R by which the kernel clips under a transform, |R r| is |U_G r|; and U_G itself.
+
+    Both for each of S heads, `(S, K, K)`; or `None` twice.
+    """
     if t is None or t.U_G is None:
-        return None
-    return np.asarray(np.linalg.qr(t.U_G.astype(np.float64), mode="r"), np.float32)
+        return None, None
+    R = np.asarray(np.linalg.qr(t.U_G.astype(np.float64), mode="r"))
+    shape = S, *R.shape[-2:]
+    return _dense(np.broadcast_to(R, shape)), _dense(np.broadcast_to(t.U_G, shape))
 
 
-def of_each(factor: Array | None, S: int) -> Array | None:
-    """A `(K, K)` factor for each of S heads, `(S, K, K)`, where they have none of their own."""
-    if factor is None:
-        return None
-    factor = np.ascontiguousarray(factor, np.float32)
-    return factor[None] if S == 1 == factor.ndim - 1 else np.full((S, *factor.shape[-2:]), factor)
+def _dense(factor: Array) -> Array:
+    return np.ascontiguousarray(factor, np.float32)
 
 
 def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
@@ -156,19 +162,20 @@ def plain_sums(thetas: Array, data: "Sequence[Examples]", clip: Scale) -> Array:
     Returns:
         The sums, of the shape of `thetas`.
     """
-    run = replace(_run(data, 0, taken=True), transformed=None, A=None)
-    return _in_one_call(thetas, run, clip)
+    run = _run(thetas[0], data, 0, taken=True)
+    left = run.left[0], None
+    return _in_one_call(thetas, replace(run, transformed=None, left=left, right=None), clip)
 
 
 def _in_one_call(thetas: Array, run: Run, clip: Scale) -> Array:
-    """The sums of a run that the kernel takes, transformed if it has a factor A."""
+    """The sums of a run that the kernel takes, transformed if it has a right factor."""
     n, *heads, K, width = thetas.shape
-    S, t = math.prod(heads), run.transformed
+    S, (R, G) = math.prod(heads), run.left
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
-    R, G = of_each(run.R, S), of_each(None if t is None else t.U_G, S)
-    out, own = np.empty((n, S, K, width), np.float32), for_raw(thetas, t).reshape(n, S, K, width)
+    out = np.empty((n, S, K, width), np.float32)
+    whole = for_raw(thetas, run.transformed).reshape(out.shape)
     x, threads = run.x if run.held is None else run.held, thread_count()
-    run.held = clipped_sums(out, own, x, run.target, run.norm, C, R, threads, run.A, G)
+    run.held = clipped_sums(out, whole, x, run.target, run.norm, C, R, threads, run.right, G)
     return out.reshape(thetas.shape)
 
 

@@ -113,7 +113,7 @@ def _as_held(theta: Array, data: "Examples", rows: Rows, clip: Scale) -> Array:
     *heads, K, width = theta.shape
     S, t = math.prod(heads), data.transformed
     C = np.full(S, np.ravel(np.minimum(clip, np.finfo(np.float32).max)), np.float32)
-    R = crowd.of_each(crowd.triangle(t), S)
+    R = crowd.left_factors(t, S)[0]
     total, parameters = np.empty((S, K, width), np.float32), theta.reshape(S, K, width)
     labels, norm = cast(OneHot, data.target).labels, data.norm if t is None else t.norm
     decoded_sum(total, np.ascontiguousarray(parameters), *rows.parts, labels, norm, C, R)
@@ -131,7 +131,7 @@ def _by_products(theta: Array, data: "Examples", clip: Scale) -> Array:
     compiled = clipped_residuals and theta.dtype == data.x.dtype == np.float32
     if compiled:  # the same for one head as for a stack
         C = np.full(S, np.ravel(C), np.float32)
-        R = crowd.of_each(crowd.triangle(t), S)
+        R = crowd.left_factors(t, S)[0]
     for batch in data.chunks(size):
         x, r = batch.x, buffer[: rows * batch.size].reshape(*heads, K, batch.size)
         if compiled:
