@@ -1,6 +1,6 @@
 """What KFC adds to a round of the local engine, on the embedded CIFAR-10 features.
 
-python scripts/bench_kfc.py [--rounds 60]
+python scripts/bench_kfc.py [--rounds 60] [--refresh-every 10]
 
 Runs with and without the transform take turns, on the same records, so that a busy machine slows
 both alike. Of each round the least of ten runs counts, refreshes among them; not of the first, in
@@ -36,10 +36,12 @@ def main() -> None:
     """Print means, and their ratio."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--refresh-every", type=int, default=10, help="0: never")
+    options = parser.parse_args()
+    every = f"transform.refresh_every={options.refresh_every}"
     plain, under = (
-        prepare(parse(compose(["strategy=fedgd", f"transform={kind}", f"rounds={rounds}"])))
-        for kind in ("none", "kfc")
+        prepare(parse(compose(["strategy=fedgd", f"rounds={options.rounds}", *transform])))
+        for transform in (["transform=none"], ["transform=kfc", every])
     )
     under = under._replace(clients=plain.clients)
     taken = [(seconds(plain), seconds(under)) for _ in range(RUNS)]
