@@ -20,8 +20,10 @@ from cryptography.x509.oid import NameOID
 
 from fedsofim.core.errors import ConfigError, require
 
-LIFETIME = timedelta(days=825)
+LIFETIME, SOON = timedelta(days=825), timedelta(days=60)
 BEFORE = timedelta(hours=1)  # clocks differ
+ANEW = "give another --dir, whose ca.crt all clients must then get"
+ASK = "ask the server for its ca.crt"
 
 
 def make_certificates(folder: Path, names: Sequence[str]) -> None:
@@ -43,15 +45,23 @@ def make_certificates(folder: Path, names: Sequence[str]) -> None:
 
 
 def require_names(folder: Path, names: Sequence[str]) -> None:
-    """Refuse a folder whose server certificate lacks one of these names."""
+    """Refuse a folder whose server certificate lacks one of these names, or has ended."""
     certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
     known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     for name in names:
         require(
             _alternative(name) in known,
-            f"{folder / 'server.pem'} was not made for {name}, so clients would refuse it; give "
-            "another --dir, whose ca.crt all clients must then get",
+            f"{folder / 'server.pem'} was not made for {name}, so clients would refuse it; {ANEW}",
         )
+    _require_time(folder / "server.pem", [certificate], ANEW)
+
+
+def _require_time(file: Path, found: Sequence[x509.Certificate], mend: str) -> None:
+    """Refuse certificates that have ended, and tell of some that soon will."""
+    end, now = min(each.not_valid_after_utc for each in found), datetime.now(UTC)
+    require(now < end, f"{file} was valid until {end:%Y-%m-%d}; {mend}")
+    if end - now < SOON:
+        print(f"{file} is valid until {end:%Y-%m-%d}; before then, {mend}", flush=True)
 
 
 def _certificate(
@@ -91,12 +101,13 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def check_certificate(file: Path) -> None:
-    """Refuse a file that is not a certificate."""
-    require(file.is_file(), f"{file}: there is no such certificate; ask the server for its ca.crt")
+    """Refuse a file that is not a certificate, or one that has ended."""
+    require(file.is_file(), f"{file}: there is no such certificate; {ASK}")
     try:
-        x509.load_pem_x509_certificates(file.read_bytes())
+        found = x509.load_pem_x509_certificates(file.read_bytes())
     except ValueError:
-        raise ConfigError(f"{file}: not a certificate; ask the server for its ca.crt") from None
+        raise ConfigError(f"{file}: not a certificate; {ASK}") from None
+    _require_time(file, found, ASK)
 
 
 def make_key(file: Path) -> Path:

@@ -3,6 +3,7 @@
 import socket
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from smalldata import CLASSES, write_records
 from fedsofim.core.errors import ConfigError
 from fedsofim.core.files import alone
 from fedsofim.deploy import commands as deploy
-from fedsofim.deploy import programs
-from fedsofim.deploy.keys import make_certificates, require_names
+from fedsofim.deploy import keys, programs
+from fedsofim.deploy.keys import check_certificate, make_certificates, require_names
 from fedsofim.deploy.rehearsal import free_port
 from fedsofim.federation import client_app
 from fedsofim.federation.node import Node
@@ -210,6 +211,28 @@ def test_a_server_is_known_by_the_address_it_listens_on(
         deploy.main([*command, "--dir", str(tmp_path / "second"), "--host", "127.0.0.2"])
     assert f'"127.0.0.2:{port}"' in (tmp_path / "flower" / "config.toml").read_text()
     require_names(tmp_path / "second", ["127.0.0.2", "localhost"])
+
+
+@pytest.mark.parametrize("days", [61, 59, 0])
+def test_a_certificate_that_ends_is_told_before_and_refused_after(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    days: int,
+) -> None:
+    monkeypatch.setattr(keys, "LIFETIME", timedelta(days=days))
+    make_certificates(tmp_path, ["localhost"])
+    for check, file, mend in (
+        (lambda: require_names(tmp_path, ["localhost"]), "server.pem", "give another --dir"),
+        (lambda: check_certificate(tmp_path / "ca.crt"), "ca.crt", "ask the server"),
+    ):
+        if not days:
+            with pytest.raises(ConfigError, match=rf"{file} was valid until 20.*; {mend}"):
+                check()
+            continue
+        check()
+        told = capsys.readouterr().out
+        assert (f"{file} is valid until" in told and mend in told) if days == 59 else not told
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
