@@ -4,8 +4,9 @@ from fedsofim.clients.alone import Alone
 from fedsofim.clients.ditto import Ditto
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.group import Client
 from fedsofim.clients.pfedsop import PFedSOP
-from fedsofim.clients.program import Client, Program
+from fedsofim.clients.program import Program
 from fedsofim.clients.scaffold import ScaffoldSteps
 from fedsofim.clients.silent import Silent
 from fedsofim.clients.steps import LocalSteps

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsofim.clients.group import Client
 from fedsofim.clients.personal import PersonalSteps, plain_gradients
-from fedsofim.clients.program import Client, Noise
+from fedsofim.clients.program import Noise
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection

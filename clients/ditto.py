@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsofim.clients.group import Client
 from fedsofim.clients.personal import PersonalSteps, plain_gradients
-from fedsofim.clients.program import Client
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.privacy.disclosure import Disclosure

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedsofim.clients.group import Client
 from fedsofim.clients.personal import TunedSteps
-from fedsofim.clients.program import Client
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
 

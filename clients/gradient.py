@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, Stateless, noisy_gradients
+from fedsofim.clients.group import Client
+from fedsofim.clients.program import Noise, Program, Stateless, noisy_gradients
 from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure

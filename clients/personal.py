@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Group, Noise, grouped, noisy_gradients
+from fedsofim.clients.group import Client, Group, grouped
+from fedsofim.clients.program import Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array

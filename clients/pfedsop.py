@@ -7,8 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from fedsofim.clients.group import Client
 from fedsofim.clients.personal import TunedSteps, released_gradients
-from fedsofim.clients.program import Client, Noise
+from fedsofim.clients.program import Noise
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection

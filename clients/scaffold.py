@@ -6,7 +6,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, noisy_gradients
+from fedsofim.clients.group import Client
+from fedsofim.clients.program import Noise, noisy_gradients
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure

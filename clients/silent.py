@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, Stateless
+from fedsofim.clients.group import Client
+from fedsofim.clients.program import Noise, Program, Stateless
 from fedsofim.core.arrays import Array
 from fedsofim.privacy.disclosure import Disclosure
 from fedsofim.privacy.plan import Protection

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, noisy_gradients
+from fedsofim.clients.group import Client
+from fedsofim.clients.program import Noise, Program, noisy_gradients
 from fedsofim.clients.together import noisy_sums
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, grouped, stage_totals
+from fedsofim.clients.group import Client, grouped
+from fedsofim.clients.program import Noise, Program, stage_totals
 from fedsofim.core.arrays import Array, Scale
 from fedsofim.core.errors import require
 from fedsofim.core.sums import BoundedSum

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Group, Noise, Program, grouped
+from fedsofim.clients.group import Client, Group, grouped
+from fedsofim.clients.program import Noise, Program
 from fedsofim.clients.together import in_units
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require

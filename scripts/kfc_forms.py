@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from kfc_networks import ARMS, SMALL, TUNING, Place, make_data, models
 
-from fedsofim.clients.program import transformed
+from fedsofim.clients.group import transformed
 from fedsofim.config.compose import compose_many
 from fedsofim.config.schema import parse
 from fedsofim.runs.experiment import begin, prepare

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from fedsofim.clients.program import transformed
+from fedsofim.clients.group import transformed
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import Config, parse
 from fedsofim.core.arrays import Array, put, take

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedsofim.clients import CLIENTS, Client
-from fedsofim.clients.program import Group, release_stage, transformed
+from fedsofim.clients.group import Group, transformed
+from fedsofim.clients.program import release_stage
 from fedsofim.clients.together import Crowd, round_mean, stage_mean, stage_sums
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array, Successor, Who, take

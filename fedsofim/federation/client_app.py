@@ -15,7 +15,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsofim.clients import Client
-from fedsofim.clients.program import transformed
+from fedsofim.clients.group import transformed
 from fedsofim.config.build import build
 from fedsofim.config.parts import own_parts
 from fedsofim.config.schema import Config, parse

@@ -22,7 +22,8 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from fedsofim.clients.program import Client, Noise, Program, release_stage, transformed
+from fedsofim.clients.group import Client, transformed
+from fedsofim.clients.program import Noise, Program, release_stage
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.federation.messages import encode, unpack_arrays

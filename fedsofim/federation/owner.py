@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Program, release_stage, transformed
+from fedsofim.clients.group import Client, transformed
+from fedsofim.clients.program import Program, release_stage
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import remove_drafts, write_whole

@@ -13,7 +13,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, RecordDict
 
-from fedsofim.clients.program import Client, Noise, transformed
+from fedsofim.clients.group import Client, transformed
+from fedsofim.clients.program import Noise
 from fedsofim.clients.together import stage_sums
 from fedsofim.core.arrays import Array, flatten, unflatten
 from fedsofim.core.errors import ConfigError, require

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Program, transformed
+from fedsofim.clients.group import Client, transformed
+from fedsofim.clients.program import Program
 from fedsofim.clients.together import stage_sums
 from fedsofim.core.arrays import Array, flatten
 from fedsofim.core.errors import ConfigError, require

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedsofim.clients.program import mapped
+from fedsofim.clients.group import mapped
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.metrics import Metric

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsofim.clients.program import mapped
+from fedsofim.clients.group import mapped
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.models.head import Examples, examples_of

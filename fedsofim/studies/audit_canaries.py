@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, transformed
+from fedsofim.clients.group import Client, transformed
+from fedsofim.clients.program import Noise, Program
 from fedsofim.core.arrays import Array
 from fedsofim.core.rng import Purpose, stream
 from fedsofim.engines import local

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import Client, Noise, Program, transformed
+from fedsofim.clients.group import Client, transformed
+from fedsofim.clients.program import Noise, Program
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsofim.clients.program import mapped
+from fedsofim.clients.group import mapped
 from fedsofim.config.schema import Config
 from fedsofim.core.arrays import Array
 from fedsofim.engines import stacked

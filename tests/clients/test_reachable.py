@@ -11,8 +11,9 @@ from fedsofim.clients import Client
 from fedsofim.clients.ditto import Ditto
 from fedsofim.clients.finetune import FineTune
 from fedsofim.clients.gradient import Gradient
+from fedsofim.clients.group import transformed
 from fedsofim.clients.pfedsop import PFedSOP
-from fedsofim.clients.program import release_stage, transformed
+from fedsofim.clients.program import release_stage
 from fedsofim.clients.scaffold import ScaffoldSteps
 from fedsofim.clients.steps import LocalSteps
 from fedsofim.clients.tree import Tree

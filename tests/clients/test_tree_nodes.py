@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsofim.clients.program import Client
+from fedsofim.clients.group import Client
 from fedsofim.clients.tree import Tree, TreeState
 from fedsofim.models import head
 from fedsofim.privacy.mechanism import seeded

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from references import reference
 
-from fedsofim.clients.program import Client, Group, transformed
+from fedsofim.clients.group import Client, Group, transformed
 from fedsofim.models import head
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Factors

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsofim.clients.program import transformed
+from fedsofim.clients.group import transformed
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.arrays import flatten

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsofim.clients import Client
-from fedsofim.clients.program import release_stage, transformed
+from fedsofim.clients.group import transformed
+from fedsofim.clients.program import release_stage
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
 from fedsofim.models.crowd import gradient_sums
