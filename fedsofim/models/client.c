@@ -10,15 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CHUNK 4096 /* examples whose sum is added to the total: they stay in the L2 cache for all heads */
-#define BLOCK 512  /* of them, whose logits stay in the L1 cache */
+#define BLOCK 512  /* examples whose logits stay in the L1 cache */
 #define SIDE 2     /* vectors of a tile: with ROWS rows they stay in a CPU's registers */
 #define ROW (BLOCK + LINE) /* floats between their rows: not all in the same places of a cache */
 #define STEP 32    /* blocks are multiples of it; examples are filled up to it */
 #define PANEL 80   /* features at a time: each is on a page of its own */
 #define LINE 16    /* floats of a cache line */
 #define AHEAD 64   /* so many examples ahead features are asked for */
-#define SMALL 32   /* so few examples are taken at once */
 #define SOME 8     /* vectors whose logits become residuals together */
 #define MOST_LANES 16
 

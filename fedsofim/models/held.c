@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define CHUNK 4096 /* examples whose sums are added up, as in client.c */
-#define SMALL 32
 #define STRIDE (CHUNK + SMALL + 16) /* floats between rows: not all in the same places of a cache */
 #define LINE 64                     /* bytes of a cache line */
 

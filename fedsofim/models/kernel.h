@@ -43,6 +43,11 @@
 
 #define FLOAT ((Py_ssize_t)sizeof(float))
 
+/* A client's sum is that of so many examples after another, which stay in the L2 cache; so few are taken at
+   once. */
+#define CHUNK 4096
+#define SMALL 32
+
 /* kernel.c */
 void labels_of(int32_t *label, const float *target, Py_ssize_t stride, Py_ssize_t K, Py_ssize_t N);
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags);
