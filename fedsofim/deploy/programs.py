@@ -14,6 +14,7 @@ from threading import Thread
 from typing import IO, Any
 
 from fedsofim.core.errors import ConfigError
+from fedsofim.core.signals import polite
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -96,12 +97,16 @@ def program(name: str) -> str:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Inside, SIGTERM (from systemd, a container, `kill`) ends this process as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """Inside, SIGTERM (from systemd, a container, `kill`) ends this process as Ctrl-C does.
+
+    So does the end of its terminal, unless `nohup` said otherwise.
+    """
+    before = {s: signal.signal(s, lambda number, frame: sys.exit(128 + number)) for s in polite()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":

@@ -18,6 +18,7 @@ LOG = 10_000_000  # bytes; a log that has more is put aside, in the place of the
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ROUND = re.compile(r"\[RUN (\d+), ROUND (-?\d+)\]")
 CONNECTED = "SuperNode ID"  # says Flower when a server has let it in
+NOT_JOINED = "Exit Code: 305"  # it says before the reason, and then ends
 # What Flower says on every start and with every message.
 CHATTER = re.compile(r"\s*(INFO\s*:.*)?")
 
@@ -49,7 +50,8 @@ class Listener:
     def __init__(self, voice: Voice, log: Path) -> None:
         self.voice, self.log = voice, log
         self.connected = self.refused = False
-        self._round = ""
+        self.problem = ""  # why it could not join, in Flower's words
+        self._round, self._failed = "", False
 
     def hear(self, line: str) -> None:
         """Take one line of a SuperNode's output."""
@@ -65,10 +67,14 @@ class Listener:
         elif "[code: 200" in text:  # the server knows no such key, or it was given none
             self.refused = True
         elif "Connection attempt failed" in text:
-            if self.connected:
-                self.voice.say("The server does not answer; trying again")
+            self.voice.say("The server does not answer; trying again")
+        elif NOT_JOINED in text:
+            self._failed = True
         elif not (self.refused or _routine(text)):
-            self.voice.say(text)
+            if self._failed:
+                self.problem = self.problem or text
+            else:
+                self.voice.say(text)
 
     def _keep(self, text: str) -> None:
         """Write a line to the log. A SuperNode that nobody hears stands still, full disk or not."""
@@ -84,7 +90,7 @@ class Listener:
 
 def _routine(text: str) -> bool:
     """Whether a line says nothing that an operator can act on."""
-    routine = "Exit Code: 305", "Failed to initialize the connection", "could not establish"
+    routine = "Failed to initialize the connection", "could not establish", "more information"
     return CHATTER.fullmatch(text) is not None or any(words in text for words in routine)
 
 
@@ -108,7 +114,7 @@ def _why_refused(key: Path, log: Path) -> str:
 
 
 def supervise(command: Sequence[str], address: Address, certificate: Path, key: Path) -> None:
-    """Run the SuperNode until it is told to end; start it again when it fails.
+    """Run the SuperNode until this process is told to end; start it again when it ends itself.
 
     Args:
         command: its command line.
@@ -124,10 +130,13 @@ def supervise(command: Sequence[str], address: Address, certificate: Path, key: 
             listener = Listener(voice, log)
             variables = environment(PYTHONUNBUFFERED="1", **own_home(key.parent))
             code = run_to_end(command, variables, listener.hear)
-            if code == 0:
-                return
             if listener.refused:
                 voice.say(_why_refused(key, log))
+            elif listener.problem:
+                told = f"{address} does not answer as 'fedsofim deploy server' does"
+                voice.say(f"Waiting for the server: {told} ({listener.problem}); see {log}")
+            elif code == 0:  # as when the server no longer knows the key
+                voice.say("The server has ended the connection; trying again")
             else:
                 voice.say(f"The SuperNode ended with code {code}; see {log}. Trying again")
         time.sleep(PAUSE)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from fedsofim.core.signals import polite
+
 
 class Stop:
     """Whether a stop was requested; a second request stops at once."""
@@ -33,7 +35,7 @@ def stop_requests() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop  # signals are the main thread's
         return
-    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) in UNTOUCHED]
+    signals = [s for s in (signal.SIGINT, *polite()) if signal.getsignal(s) in UNTOUCHED]
     previous = {s: signal.signal(s, stop.request) for s in signals}
     try:
         yield stop

@@ -25,6 +25,17 @@ The SuperNode could not establish a connection to the SuperLink.
 
 For more information, visit: <https://flower.ai/docs/>
 """
+# As behind a proxy whose server is down, or at another program's port.
+ELSEWHERE = """\
+INFO:     Uvicorn running on http://127.0.0.1:9094 (Press CTRL+C to quit)
+\x1b[91mERROR \x1b[0m:     Exit Code: 305
+Failed to initialize the connection to the SuperLink.
+Client error '404 Not Found' for url 'https://127.0.0.1:9092/v1/fleet/activate-node'
+For more information check: https://developer.mozilla.org/en-US/docs/Web/HTTP/Status/404
+The SuperNode could not establish a connection to the SuperLink.
+
+For more information, visit: <https://flower.ai/docs/>
+"""
 WORKING = """\
 \x1b[92mINFO \x1b[0m:      SuperNode ID: 123
 \x1b[92mINFO \x1b[0m:      [RUN 8, ROUND 2]
@@ -81,26 +92,69 @@ def test_what_an_operator_must_know_is_shown(shown: list[str], tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize(
+    ("printed", "code", "told"),
+    [
+        (ELSEWHERE, 1, "does not answer as 'fedsofim deploy server' does (Client error '404 Not"),
+        (WORKING.partition("\n")[0], 0, "The server has ended the connection; trying again\n."),
+    ],
+)
+def test_a_client_goes_on_waiting_and_says_so_once(
+    shown: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    printed: str,
+    code: int,
+    told: str,
+) -> None:
+    """Also if its SuperNode ends with code 0, as when its key was unregistered meanwhile."""
+
+    def end(command: object, variables: object, hear: Callable[[str], None]) -> int:
+        ended.append(code)
+        if len(ended) == 3:
+            raise KeyboardInterrupt
+        for line in printed.splitlines() if len(ended) == 1 or code else ():
+            hear(line)
+        return code
+
+    ended: list[int] = []
+    monkeypatch.setattr(supervision, "run_to_end", end)
+    monkeypatch.setattr(supervision, "why_not", lambda *_: None)
+    monkeypatch.setattr(supervision, "PAUSE", 0.0)
+    monkeypatch.setattr(sys.stdout, "write", shown.append)
+    with pytest.raises(KeyboardInterrupt):
+        supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
+    monkeypatch.undo()
+    said = "".join(shown)
+    assert told in said
+    assert said.endswith(".")
+    assert len(said.splitlines()) == 2 + (code == 0)
+
+
 def test_waiting_is_said_once_and_then_dotted(
     shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codes = iter([1, 1, 1, 0])
+    times = iter([True, True, True, False])
 
     def refuse(command: object, variables: object, hear: Callable[[str], None]) -> int:
+        if not next(times):
+            raise KeyboardInterrupt
         for line in REFUSED.splitlines():
             hear(line)
-        return next(codes)
+        return 1
 
     monkeypatch.setattr(supervision, "run_to_end", refuse)
     monkeypatch.setattr(supervision, "why_not", lambda *_: None)
     monkeypatch.setattr(supervision, "PAUSE", 0.0)
     monkeypatch.setattr(sys.stdout, "write", shown.append)
-    supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
+    with pytest.raises(KeyboardInterrupt):
+        supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
     key, first = tmp_path / "client.pub", "".join(shown)
     shown.clear()
     (tmp_path / "supernode.log").write_text(WORKING)  # it has been let in before, and was killed
-    codes = iter([1, 1, 0])
-    supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", key)
+    times = iter([True, True, False])
+    with pytest.raises(KeyboardInterrupt):
+        supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", key)
     monkeypatch.undo()
     assert first == f"Waiting to be registered: send {key} to the server\n.."
     again = "".join(shown)
@@ -138,7 +192,7 @@ def test_the_lines_of_a_program_are_heard_though_its_child_lives_on(tmp_path: Pa
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_whole_tree(tmp_path: Path, number: signal.Signals) -> None:
     parent, family = _tree(tmp_path)
     parent.send_signal(number)
