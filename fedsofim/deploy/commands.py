@@ -1,6 +1,7 @@
 """A deployment: a server with TLS, and clients that own their data."""
 
 import argparse
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fedsofim.core.arguments import Parser
-from fedsofim.core.errors import require
+from fedsofim.core.errors import ConfigError, require
 from fedsofim.core.files import alone
 from fedsofim.deploy.arguments import client_arguments
 from fedsofim.deploy.programs import (
@@ -25,6 +26,13 @@ from fedsofim.deploy.supervise import supervise
 
 # The name under which 'flwr run' and 'flwr supernode' know the server.
 NAME = "deployment"
+# What Flower says when it does not register a key, and what that means.
+REFUSALS = {
+    "already in use": "the server has it already",
+    "is unavailable": "the server does not answer; start it with 'fedsofim deploy server'",
+    "not found in the Flower config": "its user has started no server on this machine; register "
+    "where 'fedsofim deploy server' runs",
+}
 EVERYWHERE = ("0.0.0.0", "::")  # all addresses of a machine, and the name of none
 
 
@@ -115,10 +123,12 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
 def _server(chosen: argparse.Namespace) -> None:
     """Make the certificates if there are none, and start the SuperLink."""
     from fedsofim.deploy import signing
+    from fedsofim.deploy.keys import check_names
 
     folder = chosen.dir.resolve()
     own = [] if chosen.host in EVERYWHERE else [chosen.host]
     names = list(dict.fromkeys([*chosen.name, *own]))
+    check_names(chosen.name)
     address = Address(names[0] if names else "127.0.0.1", chosen.port)
     require_free(chosen.host, chosen.port)
     require_no_other(address, folder / "ca.crt")
@@ -155,7 +165,9 @@ def _sign(chosen: argparse.Namespace) -> None:
     from fedsofim.deploy.rehearsal import project_root
 
     folder = chosen.dir.resolve()
-    require(not chosen.app or chosen.app.is_dir(), f"--app {chosen.app}: there is no such folder")
+    signing.read_key(chosen.key)
+    good = not chosen.app or (chosen.app / "pyproject.toml").is_file()
+    require(good, f"--app {chosen.app}: not an app's folder, as 'fedsofim app' writes it")
     if chosen.build or chosen.app or not (folder / signing.BUNDLE).exists():
         signing.make_bundle(chosen.app or project_root(folder / "app"), folder)
     name = signing.sign(folder, chosen.key)
@@ -185,10 +197,18 @@ def require_no_other(address: Address, certificate: Path) -> None:
     known, trusted = entry.get("address", ""), entry.get("root-certificates")
     if known and (known, trusted) != (str(address), str(certificate)):
         require(
-            not listens(Address.of(known)),
+            not _listens(known),
             f"flwr run … {NAME} is about a server at {known}, which is running; stop it first, "
             "or set FLWR_HOME to another folder for this one",
         )
+
+
+def _listens(known: str) -> bool:
+    """Whether something listens at an address that Flower's commands know."""
+    try:
+        return listens(Address.of(known))
+    except ConfigError:  # which its user may have written in another form
+        return False
 
 
 def connect(address: str, certificate: Path) -> None:
@@ -217,12 +237,30 @@ def _peers(chosen: argparse.Namespace) -> None:
 
 def register(key: Path, variables: Mapping[str, str] | None = None, name: str = "") -> None:
     """Let the client with this public key in."""
+    from fedsofim.federation.peers import check_public
+
     require(key.is_file(), f"{key}: there is no such file")
+    check_public(key)
     command = [program("flwr"), "supernode", "register", str(key), NAME]
     done = subprocess.run(
-        [*command, "--name", name or key.stem], env=variables or environment(), check=False
+        [*command, "--name", name or key.stem],
+        env={**(variables or environment()), "COLUMNS": "1000"},
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
-    require(done.returncode == 0, f"{key}: could not be registered")
+    require(done.returncode == 0, f"{key}: could not be registered: {_why_not(done.stdout)}")
+    print(f"{key}: registered", flush=True)
+
+
+def _why_not(said: str) -> str:
+    """Why Flower did not register a key, which it says in a box."""
+    for words, told in REFUSALS.items():
+        if words in said:
+            return told
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[^\x20-\x7e]", " ", said).split())
 
 
 def _client(chosen: argparse.Namespace) -> None:
@@ -254,25 +292,32 @@ def _client(chosen: argparse.Namespace) -> None:
     require_free("127.0.0.1", chosen.port)
     found = inspect(chosen.data, chosen.classes)
     print(shown(found), flush=True)
-    records = node.start()
-    print(f"{len(records.y)} records with {records.features} features", flush=True)
-    trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None
-    key = prepare_client(folder)
-    if (peers := node.check_peers()) is not None:
-        told = f"Peers: {len(peers.keys)} clients, digest {peers.digest[:16]}: compare it with them"
-        print(f"{told}. {node.rules().honest} others are taken for honest", flush=True)
-    command = client_command(
-        folder,
-        server=chosen.server,
-        certificate=chosen.ca,
-        node=node.text(),
-        port=chosen.port,
-        trusted=trusted,
-    )
-    if trusted is None:
-        print("Whatever code the server sends will run here; see --trusted", flush=True)
-    print(f"Public key, for the server to register: {key}", flush=True)
-    with ending_cleanly():
+    with ExitStack() as stack:
+        known = folder.is_dir()  # a new one is made when all is found right
+        if known:
+            stack.enter_context(alone(folder))
+        records = node.start()
+        if not known:
+            stack.enter_context(alone(folder))
+        print(f"{len(records.y)} records with {records.features} features", flush=True)
+        trusted = write_trusted(folder, chosen.trusted) if chosen.trusted else None
+        key = prepare_client(folder)
+        if (peers := node.check_peers()) is not None:
+            told = f"Peers: {len(peers.keys)} clients, digest {peers.digest[:16]}"
+            trust = f"{node.rules().honest} others are taken for honest"
+            print(f"{told}: compare it with them. {trust}", flush=True)
+        command = client_command(
+            folder,
+            server=chosen.server,
+            certificate=chosen.ca,
+            node=node.text(),
+            port=chosen.port,
+            trusted=trusted,
+        )
+        if trusted is None:
+            print("Whatever code the server sends will run here; see --trusted", flush=True)
+        print(f"Public key, for the server to register: {key}", flush=True)
+        stack.enter_context(ending_cleanly())
         supervise(command, server, chosen.ca, key)
 
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedsofim.core.errors import ConfigError, require
 
 LIFETIME, SOON = timedelta(days=825), timedelta(days=60)
 BEFORE = timedelta(hours=1)  # clocks differ
+HOST = re.compile(r"[a-zA-Z0-9_-]{1,63}(\.[a-zA-Z0-9_-]{1,63})*")
 ANEW = "give another --dir, whose ca.crt all clients must then get"
 ASK = "ask the server for its ca.crt"
 
@@ -42,6 +44,14 @@ def make_certificates(folder: Path, names: Sequence[str]) -> None:
         folder / "server.key",
         server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse what is neither a host's name nor its address, before anything is written."""
+    for name in names:
+        good = HOST.fullmatch(name) is not None and len(name) < 254
+        good = good or (":" in name and isinstance(_alternative(name), x509.IPAddress))
+        require(good, f"--name {name}: must be a host's name or address, as fl.example.org")
 
 
 def require_names(folder: Path, names: Sequence[str]) -> None:

@@ -23,7 +23,9 @@ class Address(NamedTuple):
         """From `HOST:PORT`, or `[HOST]:PORT` for an address of IPv6."""
         host, colon, port = text.rpartition(":")
         good = bool(colon and host) and port.isdigit() and 0 < int(port) < 65536
-        require(good and "/" not in host, f"--server {text}: must be HOST:PORT, as in {text}:9092")
+        require(
+            good and "/" not in host, f"--server {text}: must be HOST:PORT, as fl.example.org:9092"
+        )
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from fedsofim.config.compose import compose
 from fedsofim.config.schema import parse
 from fedsofim.core.errors import require
+from fedsofim.core.files import alone
 from fedsofim.core.shipped import editable_root
 from fedsofim.data.classes import Classes
 from fedsofim.deploy import commands as deploy
@@ -52,6 +53,8 @@ def rehearse(
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-")))
         folder = folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stack.enter_context(alone(folder))
         project = project_root(folder / "app")
         settings = [f"partition.clients={clients}", f"rounds={rounds}", _at_once(), *overrides]
         files, classes = deal_out(folder, settings)

@@ -76,19 +76,23 @@ def make_bundle(project: Path, folder: Path) -> Path:
     return place
 
 
+def read_key(file: Path) -> Ed25519PrivateKey:
+    """A private key to sign with."""
+    require(file.is_file(), f"{file}: there is no such key; 'fedsofim deploy key' makes one")
+    try:
+        key = load_ssh_private_key(file.read_bytes(), password=None)
+    except (ValueError, TypeError):
+        raise ConfigError(f"{file}: not a private key without a password") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{file}: signing keys are of the kind ssh-ed25519")
+    return key
+
+
 def sign(folder: Path, key_file: Path) -> str:
     """Sign the bundle in this folder, beside other signatures of it; returns the key's name."""
     place = folder / BUNDLE
     require(place.is_file(), f"{place}: there is no bundle")
-    require(
-        key_file.is_file(), f"{key_file}: there is no such key; 'fedsofim deploy key' makes one"
-    )
-    try:
-        key = load_ssh_private_key(key_file.read_bytes(), password=None)
-    except (ValueError, TypeError):
-        raise ConfigError(f"{key_file}: not a private key without a password") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{key_file}: signing keys are of the kind ssh-ed25519")
+    key = read_key(key_file)
     now = int(time.time())
     # The form is Flower's: eight bytes of time, then the digest of the bundle.
     signed = key.sign(now.to_bytes(8, "big") + hashlib.sha256(place.read_bytes()).digest())

@@ -35,7 +35,24 @@ class Peers(NamedTuple):
 
 def numbered(files: Sequence[Path]) -> Peers:
     """The peers whose public keys are in these files, numbered from 0 in this order."""
-    return Peers({i: public_line(file) for i, file in enumerate(files)})
+    keys: dict[int, str] = {}
+    for i, file in enumerate(files):
+        check_public(file)
+        key = public_line(file)
+        require(key not in keys.values(), f"{file}: this key is another client's, too")
+        keys[i] = key
+    return Peers(keys)
+
+
+def check_public(file: Path) -> None:
+    """Refuse a file that does not hold a client's public key."""
+    from fedsofim.secagg.primitives import load_public
+
+    line = public_line(file)
+    try:
+        load_public(line.encode())
+    except Exception:
+        raise ConfigError(f"{file}: not a client's public key, as client.pub is") from None
 
 
 def public_line(file: Path) -> str:

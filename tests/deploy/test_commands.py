@@ -1,6 +1,7 @@
 """`fedsofim deploy client` checks all that it is given before it makes or starts anything."""
 
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +18,7 @@ from fedsofim.core.files import alone
 from fedsofim.deploy import commands as deploy
 from fedsofim.deploy import keys, programs
 from fedsofim.deploy.keys import check_certificate, make_certificates, require_names
+from fedsofim.deploy.reach import Address
 from fedsofim.deploy.rehearsal import free_port
 from fedsofim.federation import client_app
 from fedsofim.federation.node import Node
@@ -100,6 +102,28 @@ def test_mistakes_are_told_before_anything_is_made(
     assert not (tmp_path / "mine").exists()
 
 
+def test_two_clients_do_not_share_a_folder(client: Client, tmp_path: Path) -> None:
+    """The second would remove what the first has unpacked and checked, under its feet."""
+    client()
+    with (
+        alone(tmp_path / "mine"),
+        pytest.raises(ConfigError, match=r"mine: process \d+ on .* is at work there"),
+    ):
+        client()
+
+
+def test_a_client_keeps_its_folder_while_it_runs(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        with pytest.raises(ConfigError, match="is at work there"), alone(tmp_path / "mine"):
+            pass
+
+    monkeypatch.setattr(deploy, "supervise", refused)
+    for _ in range(2):  # a new folder, and one that it has already
+        client()
+
+
 def test_the_policy_goes_with_the_client(client: Client, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("clip = 3.5")
     (command,) = client(policy=tmp_path / "policy.toml")
@@ -157,6 +181,56 @@ def test_a_server_on_a_used_port_writes_nothing(
         with pytest.raises(ConfigError, match="another program listens there"):
             deploy.main(["server", "--dir", str(tmp_path / "server"), "--port", port])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "https://x.org", "x.org:9092", "ünï.org", "x" * 70])
+def test_a_name_that_no_host_can_have_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    command = ["server", "--dir", str(tmp_path / "server"), "--port", str(free_port())]
+    with pytest.raises(ConfigError, match="must be a host's name or address"):
+        deploy.main([*command, "--name", name])
+    assert list(tmp_path.iterdir()) == []
+    keys.check_names(["fl.example.org", "fl_server", "10.0.0.1", "::1"])
+
+
+def test_an_address_that_flowers_config_has_in_another_form_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    deploy.connect("[https://x.org]:9092", tmp_path / "ca.crt")
+    deploy.require_no_other(Address("127.0.0.1", free_port()), tmp_path / "other.crt")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("│ [code: 23] Public key already in use.   │", "the server has it already"),
+        ("│ Connection to the SuperLink is unavailable. Please │", "does not answer; start it"),
+        ("│ 'deployment' not found in the Flower configuration file │", "has started no server"),
+        ("╭─ Error ─╮\n│ \x1b[91mSomething new. │\n╰──╯", "Something new.$"),
+    ],
+)
+def test_why_a_key_was_not_registered_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+) -> None:
+    key = keys.make_key(tmp_path / "client")
+    done = subprocess.CompletedProcess([], 1, said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(ConfigError, match=rf"client\.pub: could not be registered: .*{told}"):
+        deploy.register(key)
+
+
+def test_what_is_no_public_key_is_neither_registered_nor_a_peer(tmp_path: Path) -> None:
+    (tmp_path / "text.pub").write_text("hello there\n")
+    public = keys.make_key(tmp_path / "client")
+    for file in (tmp_path / "text.pub", tmp_path / "client"):
+        for command in ("register", "peers"):
+            with pytest.raises(ConfigError, match=f"{file.name}: not a client's public key"):
+                deploy.main([command, str(file)])
+    with pytest.raises(ConfigError, match=r"client\.pub: this key is another client's, too"):
+        deploy.main(["peers", str(public), str(public)])
 
 
 def test_a_server_does_not_take_the_place_of_one_that_runs(

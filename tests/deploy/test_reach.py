@@ -46,7 +46,7 @@ def serve(listener: socket.socket, folder: Path) -> Address:
 
 @pytest.mark.parametrize("text", ["host", "host:", ":9092", "host:0", "host:70000", "https://a:1"])
 def test_an_address_needs_a_port(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"must be HOST:PORT"):
+    with pytest.raises(ConfigError, match=r": must be HOST:PORT, as fl\.example\.org:9092$"):
         Address.of(text)
 
 

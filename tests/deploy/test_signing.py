@@ -121,6 +121,19 @@ def test_an_unsigned_bundle_is_not_served(tmp_path: Path, signed: Path) -> None:
         signing.BundleServer(tmp_path)
 
 
+def test_a_mistake_is_told_before_a_bundle_is_made(tmp_path: Path) -> None:
+    folder, app = tmp_path / "signed", tmp_path / "app"
+    app.mkdir()
+    make_signing_key(tmp_path / "me")
+    for given, told in (
+        (["--key", str(tmp_path / "absent")], "there is no such key"),
+        (["--key", str(tmp_path / "me"), "--app", str(app)], "not an app's folder, as 'fedsofim a"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            deploy.main(["sign", *given, "--dir", str(folder)])
+    assert not folder.exists()
+
+
 def test_the_commands_make_a_key_and_sign_the_project(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
