@@ -1,7 +1,9 @@
 """A Ray cluster, here or elsewhere: whether it answers, and work on as many machines as it has."""
 
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -49,6 +51,15 @@ def _speaks(place: str) -> bool:
     return True
 
 
+@contextmanager
+def keeping_sigterm() -> Iterator[None]:
+    """Keep what SIGTERM does; Ray, when it starts, makes a crash with pages of it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread() and before is not None:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Cluster(NamedTuple):
     """Where independent work is done: on all machines of a Ray cluster.
 
@@ -74,7 +85,8 @@ class Cluster(NamedTuple):
         where: dict[str, Any] = {"address": self.address} if self.address else here
         quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
         try:
-            ray.init(runtime_env={"env_vars": dict(variables)}, **where, **quiet)
+            with keeping_sigterm():
+                ray.init(runtime_env={"env_vars": dict(variables)}, **where, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             told = " ".join(str(error).split())[:200]
             raise ConfigError(f"address={self.address or 'here'}: no Ray ({told})") from None

@@ -2,8 +2,9 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 # Both count only if they are set before Flower and Ray are imported.
@@ -23,20 +24,31 @@ from fedsofim.federation.client_app import app as client_app
 from fedsofim.federation.decoding import shown
 from fedsofim.runs.experiment import Experiment, RunState
 
+PATIENCE = 5.0  # seconds that a round may take to hear that the run was ended
+
+
+class Ended(BaseException):
+    """The run was ended, and no round comes to its end."""
+
 
 def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
     """Train from `state` to the last round on Ray."""
     engine = experiment.config.engine
     results: list[RunState] = []
     problems: list[ConfigError] = []
-    server = ServerApp()
+    server, ended, over = ServerApp(), Event(), Event()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
+            give_up_after(ended, grid)
             results.append(flower_engine(grid)(experiment, state, on_round))
         except ConfigError as error:
             problems.append(error)
+        except Ended:
+            pass
+        finally:
+            over.set()
 
     with quiet() as unsaid, steady():
         try:
@@ -48,10 +60,32 @@ def run(experiment: Experiment, state: RunState, on_round: OnRound) -> RunState:
             )
         except RuntimeError as error:  # what Flower makes of whatever happens to Ray
             problems.append(ConfigError(f"engine=ray: Ray has failed ({shown(_cause(error))})"))
+        except (KeyboardInterrupt, SystemExit):  # the latter of Ray, while it starts
+            ended.set()
+            over.wait(PATIENCE)
+            raise KeyboardInterrupt from None
     for problem in problems:
         problem.details = "\n".join(unsaid)
         raise problem
     return results[0]
+
+
+def give_up_after(ended: Event, grid: Grid) -> None:
+    """Let whoever waits on this grid wait no longer once the run has been ended.
+
+    Flower runs the server's side in a thread of its own, which Ctrl-C does not reach.
+    """
+
+    def heard(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*given: Any, **named: Any) -> Any:
+            if ended.is_set():
+                raise Ended
+            return ask(*given, **named)
+
+        return asked
+
+    for name in ("get_node_ids", "push_messages", "pull_messages"):
+        setattr(grid, name, heard(getattr(grid, name)))
 
 
 def _cause(error: BaseException) -> str:

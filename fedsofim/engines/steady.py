@@ -21,6 +21,8 @@ from flwr.simulation.ray_transport.ray_actor import ClientAppActor, pool_size_fr
 from flwr.supercore import log
 from ray.exceptions import ObjectLostError, RayActorError
 
+from fedsofim.engines.cluster import keeping_sigterm
+
 # What tells of a worker that is no more, or of its machine.
 LOST = (RayActorError, ObjectLostError)
 # How many workers one message may cost: one that takes too much memory would end them for ever.
@@ -127,6 +129,10 @@ class SteadyBackend(raybackend.RayBackend):
     """Flower's backend on a crew of workers."""
 
     crew: Crew | None = None
+
+    def __init__(self, *given: Any) -> None:
+        with keeping_sigterm():
+            super().__init__(*given)
 
     def build(self, app_fn: Callable[[], ClientApp]) -> None:
         """Start the workers."""

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -148,3 +149,43 @@ def test_a_run_survives_the_loss_of_a_machine(cluster, start, small, tmp_path):
     assert process.returncode == 0, err
     session.run(compose([*small, "rounds=60", f"output.dir={whole}"]))
     np.testing.assert_array_equal(theta_of(path), theta_of(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "signals"), [(3, [signal.SIGTERM]), (0, [signal.SIGINT, signal.SIGINT])]
+)
+def test_a_signal_ends_a_run_on_ray_and_the_line_says_how_to_go_on(
+    start, small, tmp_path, rows, signals
+):
+    """Ray takes SIGTERM for itself; a second Ctrl-C waits for no worker that is still to come."""
+    many, path = [*small, "rounds=100000"], tmp_path / "mine"
+    process = start("run", *many, *ON_RAY, f"output.dir={path}")
+    wait_for(path, rows, process)
+    while not rows and not any("raylet" in title for _, title in below(process.pid)):
+        assert process.poll() is None
+        time.sleep(0.05)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out.splitlines()[-1].endswith(f"Continue with: fedsofim resume {path}")
+    assert err == ""
+
+
+def test_who_waits_on_a_grid_hears_of_the_end():
+    from fedsofim.engines.ray import Ended, give_up_after
+
+    class Grid:
+        def get_node_ids(self):
+            return [1]
+
+        push_messages = pull_messages = get_node_ids
+
+    grid, ended = Grid(), Event()
+    give_up_after(ended, grid)
+    assert grid.get_node_ids() == [1]
+    ended.set()
+    with pytest.raises(Ended):
+        grid.pull_messages()
