@@ -188,6 +188,8 @@ def _records(node: Node) -> Records:
 def _train(
     arrays: Arrays, values: Values, node: Node | None, state: RecordDict
 ) -> tuple[Arrays, Values]:
+    if node:
+        values = {"clients": [node.partition_id], **values}
     sent, said = _deployed(arrays, values, node) if node else _simulated(arrays, values, state)
     return sent, said | {"round": values["round"], "clients": values["clients"]}
 

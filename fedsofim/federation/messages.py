@@ -29,6 +29,12 @@ FIRST_LOOK, LAST_LOOK = 0.002, 0.25
 SINGLE_LOOK = 0.1
 # For so many replies there is always room.
 AT_LEAST = 8
+# How many questions are sent in one request: the SuperLink stores them all before it answers, some
+# milliseconds each, and Flower waits thirty seconds for that and then sends them again.
+SENT = 25
+# How many owners are looked for in vain before the next pause, if others can be asked only when one
+# answers.
+MISSES = 16
 # The most bytes that the arrays of one owner's reply may have: it sends one head.
 LARGEST_REPLY = 256 << 20
 # Whose errors tell of a lost connection; any other tells of a damaged message.
@@ -124,7 +130,7 @@ def replies_to(
         grid: where the nodes are.
         messages: what to send.
         timeout: seconds to wait for replies.
-        singly: fetch replies one by one, so that one that can't be unpacked harms no other; it
+        singly: fetch each reply by itself, so that one that can't be unpacked harms no other; it
             is returned as an error. Nodes of a simulation run our own code and don't need it.
         room: ask the next only when there is room for its reply; by default ask all at once.
         at_once: how many messages may be without a reply; the others are sent as replies come.
@@ -133,19 +139,19 @@ def replies_to(
     waiting: dict[str, _Question] = {}
     pause = FIRST_LOOK
     while unsent or waiting:
-        _send(grid, unsent, waiting, timeout, room, at_once)
+        more = _send(grid, unsent, waiting, timeout, room, at_once)
         now, came = time.monotonic(), False
         late = [name for name, question in waiting.items() if now > question.deadline]
         # All must come before this ends: looking for one of them at a time is enough.
-        every = bool(unsent or late)
-        for reply in _arrived(grid, waiting, singly, every):
+        held = bool(unsent) and not more
+        for reply in _arrived(grid, waiting, late, singly, MISSES if held else 1):
             waiting.pop(reply.metadata.reply_to_message_id, None)
             came = True
             yield reply
         for name in late:
             waiting.pop(name, None)
-        first = FIRST_LOOK if not singly else LAST_LOOK if every else SINGLE_LOOK
-        if waiting:
+        first = FIRST_LOOK if not singly else LAST_LOOK if held or late else SINGLE_LOOK
+        if waiting and not more:
             time.sleep(max(first, pause))
         pause = first if came else min(1.1 * pause, LAST_LOOK)
 
@@ -163,13 +169,13 @@ def _send(
     timeout: float,
     room: Room | None,
     at_once: int | None,
-) -> None:
-    """Send as many messages as there is room for the replies of; a few in any case."""
+) -> bool:
+    """Send what there is room for the replies of, a few in any case; if a portion was too small."""
     due: list[tuple[Message, int]] = []
     taken = sum(question.size for question in waiting.values())
     if room and waiting:  # else what lies here waits for one that is not under way any more
         taken += room.waiting()
-    while unsent:
+    while unsent and len(due) < SENT:
         size = unsent[0][1]
         taken += size
         if room and taken > max(room.most, AT_LEAST * size):
@@ -182,33 +188,51 @@ def _send(
     deadline = time.monotonic() + timeout
     for message, size in due:
         waiting[message.metadata.message_id] = _Question(message, size, deadline)
+    return bool(unsent) and len(due) == SENT
 
 
 def _arrived(
-    grid: Grid, waiting: Mapping[str, _Question], singly: bool, every: bool
+    grid: Grid, waiting: dict[str, _Question], late: Sequence[str], singly: bool, misses: int
 ) -> Iterator[Message]:
     """The replies that have arrived, each forgotten here once it is given."""
-    questions = {name: question.message for name, question in waiting.items()}
     if singly:
-        yield from _pull_each(grid, questions, every)
+        yield from _look(grid, waiting, late, misses)
         return
+    questions = {name: question.message for name, question in waiting.items()}
     replies = deque(grid.pull_messages(questions))
     while replies:
         yield replies.popleft()
 
 
-def _pull_each(grid: Grid, waiting: Mapping[str, Message], every: bool) -> Iterator[Message]:
-    """The same, all or up to the first that lacks; one that Flower can't unpack is an error."""
-    for name, question in waiting.items():
-        try:
-            with at_most(LARGEST_REPLY):
-                replies = list(grid.pull_messages([name]))
-        except Exception as error:
-            if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
-                raise
-            reason = f"can't be unpacked ({type(error).__name__})"
-            replies = [Message(Error(code=0, reason=reason), reply_to=question)]
-        if not (replies or every):
+def _look(
+    grid: Grid, waiting: dict[str, _Question], late: Sequence[str], misses: int
+) -> Iterator[Message]:
+    """The same, one by one, until `misses` lack; those who are late are looked for in any case.
+
+    Who lacks is looked for again when all others were.
+    """
+    for name in late:
+        yield from _fetch(grid, waiting[name].message) if name in waiting else ()
+    for name in list(waiting):
+        if name not in waiting:  # a grid may give more than it is asked for
+            continue
+        replies = _fetch(grid, waiting[name].message)
+        if not replies:
+            waiting[name] = waiting.pop(name)
+            misses -= 1
+        if not misses:
             return
         while replies:
             yield replies.pop(0)
+
+
+def _fetch(grid: Grid, question: Message) -> list[Message]:
+    """The reply to one question, if it is there; one that Flower can't unpack is an error."""
+    try:
+        with at_most(LARGEST_REPLY):
+            return list(grid.pull_messages([question.metadata.message_id]))
+    except Exception as error:
+        if isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK:
+            raise
+        reason = f"can't be unpacked ({type(error).__name__})"
+        return [Message(Error(code=0, reason=reason), reply_to=question)]

@@ -6,10 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flwr.serverapp import Grid
-
 from fedsofim.core.files import write_whole
-from fedsofim.federation.roster import Roster
+from fedsofim.federation.roster import Look, Nodes, Roster
 
 STATUS = ".federation.json"
 
@@ -28,18 +26,19 @@ class SeenRoster(Roster):
         super().__init__(**terms)
         self._file, self._written = file, ""
 
-    def _greet(self, grid: Grid, *, needed: bool = True) -> None:
-        super()._greet(grid, needed=needed)
+    def _greet(self, look: Look, *, needed: bool = True) -> Look:
+        after = super()._greet(look, needed=needed)
         if self.deployed:
-            self._tell(self.seen(grid))
+            self._tell(self.seen(after))
+        return after
 
-    def seen(self, grid: Grid) -> dict[str, Any]:
+    def seen(self, grid: Nodes) -> dict[str, Any]:
         """Who is connected, who refused and why, and what is wrong with other nodes."""
-        here = sorted(self.here(grid))
+        here, refusing = sorted(self.here(grid)), self._refusing(grid)
         refused = {
             str(client): self.problems.get(node, "it refuses")
             for node, client in self.refused.items()
-            if client in self._refusing(grid)
+            if client in refusing
         }
         others = sorted({why for n, why in self.problems.items() if n not in self.refused})
         waiting = self.missing(grid) if len(here) < self.clients else ""

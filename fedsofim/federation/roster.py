@@ -7,8 +7,9 @@ owners say about themselves is checked, and they are held to it for the whole ru
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
+from typing import Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -21,8 +22,37 @@ from fedsofim.federation.messages import HELLO, Room, exchange, pack, replies_to
 
 # Seconds between looks for nodes, and before a node that could not take part is asked again.
 LOOK, AGAIN = 0.5, 5.0
-# Seconds that a node may take to say who it is.
-GREETING = 60.0
+# Seconds that a node may take to say who it is, and how many nodes are asked at the same time: what
+# one SuperLink can bring to nodes and back meanwhile.
+GREETING, GREETED = 60.0, 128
+# How many of the clients that are not there are named.
+NAMED = 20
+
+
+class Nodes(Protocol):
+    """Who is there: a grid, or what it said a moment ago."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are connected."""
+        ...
+
+
+class Look:
+    """The nodes of a grid, asked for once: a SuperLink tells all that it knows about each of them.
+
+    Args:
+        grid: where they are.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self._nodes = grid, list[int]()
+        self._looked = False
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes that were connected when this was first asked."""
+        if not self._looked:
+            self._nodes, self._looked = list(self.grid.get_node_ids()), True
+        return self._nodes
 
 
 class Roster:
@@ -73,14 +103,15 @@ class Roster:
         """Whether the nodes are owners of data."""
         return self.owners_only or any(member.owner for member in self.members.values())
 
-    def holders(self, grid: Grid, wanted: Sequence[int] | None = None) -> dict[int, list[int]]:
+    def holders(self, grid: Nodes, wanted: Sequence[int] | None = None) -> dict[int, list[int]]:
         """For whom, of the clients that are wanted, each node that is there now speaks."""
         wanted = range(self.clients) if wanted is None else wanted
         present = [node for node in sorted(grid.get_node_ids()) if node in self.members]
         if self.deployed:
             fitting = self._fitting()
             speaks = {node: fitting[node].client for node in present if node in fitting}
-            return {node: [i] for node, i in speaks.items() if i in wanted}
+            chosen = set(wanted)
+            return {node: [i] for node, i in speaks.items() if i in chosen}
         dealt = {node: list(wanted[k :: len(present)]) for k, node in enumerate(present)}
         return {node: clients for node, clients in dealt.items() if clients}
 
@@ -122,10 +153,11 @@ class Roster:
         deadline, said = time.monotonic() + seconds, ""
         enough = least if enough is None else enough
         while True:
-            self._greet(grid, needed=len(self.here(grid, wanted)) < least)
-            here, told = len(self.here(grid, wanted)), self.missing(grid, wanted)
+            look = Look(grid)
+            look = self._greet(look, needed=len(self.here(look, wanted)) < least)
+            here, told = len(self.here(look, wanted)), self.missing(look, wanted)
             # An owner that refuses will not change its mind by being waited for.
-            willing = self.clients - len(self._refusing(grid))
+            willing = self.clients - len(self._refusing(look))
             if here >= min(least, max(enough, willing)):
                 return True
             require(enough <= willing, f"can't go on without {told}")
@@ -144,11 +176,11 @@ class Roster:
         singly, at_once = self.deployed, self.at_once
         return replies_to(grid, messages, seconds, singly=singly, room=room, at_once=at_once)
 
-    def here(self, grid: Grid, wanted: Sequence[int] | None = None) -> set[int]:
+    def here(self, grid: Nodes, wanted: Sequence[int] | None = None) -> set[int]:
         """The clients, of those that are wanted, that some node speaks for now."""
         return {i for clients in self.holders(grid, wanted).values() for i in clients}
 
-    def _refusing(self, grid: Grid) -> set[int]:
+    def _refusing(self, grid: Nodes) -> set[int]:
         """The clients whose owners are there and refuse, one for each node at most.
 
         Else a client that leaves, and comes back as other nodes, could refuse for everyone.
@@ -156,12 +188,14 @@ class Roster:
         present = set(grid.get_node_ids())
         return {i for node, i in self.refused.items() if node in present} - self.here(grid)
 
-    def missing(self, grid: Grid, wanted: Sequence[int] | None = None) -> str:
+    def missing(self, grid: Nodes, wanted: Sequence[int] | None = None) -> str:
         """Who is not there, and what the nodes that could not join said."""
         here = self.here(grid, wanted)
         if not self.members and not self.problems:
             return "the first node to connect"
-        names = ", ".join(str(i) for i in wanted or range(self.clients) if i not in here)
+        lacking = [str(i) for i in wanted or range(self.clients) if i not in here]
+        names = ", ".join(lacking[:NAMED])
+        names += f" and {len(lacking) - NAMED} others" if len(lacking) > NAMED else ""
         reasons = "; ".join(sorted({*self.problems.values(), *self._misfits()}))
         return f"client {names} of {self.clients}" + (f" ({reasons})" if reasons else "")
 
@@ -173,25 +207,28 @@ class Roster:
         misfits = (m for node, m in self.members.items() if m.owner and node not in fitting)
         return [line for member in misfits for line in member.misfit(*right)]
 
-    def _greet(self, grid: Grid, *, needed: bool = True) -> None:
+    def _greet(self, look: Look, *, needed: bool = True) -> Look:
         """Ask every new node who it is; a silent one ever less often, unless more are needed.
 
-        Otherwise a node that never answers could hold up every round.
+        Otherwise a node that never answers could hold up every round. Returns who is there then.
         """
-        now, present = time.monotonic(), set(grid.get_node_ids())
+        now, present = time.monotonic(), set(look.get_node_ids())
         due = self._next if needed else {**self._next, **self._silent}
         self.problems = {n: why for n, why in self.problems.items() if n in present}
         new = sorted(n for n in present - set(self.members) if now >= due.get(n, now))
         content = {"job": self.job, "run": self.run, "population": self.clients}
         content["classes"] = self.names
         sent = [Message(pack({}, content), node, HELLO) for node in new]
-        replies = exchange(grid, sent, GREETING, singly=True, at_once=self.at_once)
+        at_once = min(self.at_once or GREETED, GREETED)
+        replies = exchange(look.grid, sent, GREETING, singly=True, at_once=at_once)
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
         answers = {nodes.get(reply.metadata.reply_to_message_id): reply for reply in replies}
+        speakers = {member.client: node for node, member in self.members.items() if member.owner}
         for node in new:
             self._next[node] = time.monotonic() + AGAIN
             try:
-                self.members[node] = self._admit(answers.get(node), present)
+                self.members[node] = member = self._admit(answers.get(node), present, speakers)
+                speakers |= {member.client: node} if member.owner else {}
                 self.problems.pop(node, None)
                 self.refused.pop(node, None)
             except NodeError as error:
@@ -200,6 +237,7 @@ class Roster:
             self._patience[node] = 4 * self._patience.get(node, AGAIN)
             self._silent[node] = self._next[node] + self._patience[node]
         self._part_owners()
+        return Look(look.grid) if sent else look
 
     def _turn_away(self, node: int, why: NodeError) -> None:
         if why.refuses is not None:
@@ -217,7 +255,9 @@ class Roster:
                 node, NodeError("simulated nodes and owners of data can't train together")
             )
 
-    def _admit(self, reply: Message | None, present: set[int]) -> Member:
+    def _admit(
+        self, reply: Message | None, present: set[int], speakers: Mapping[int, int]
+    ) -> Member:
         """Check what a node says about itself, whatever that is."""
         if reply is None:
             raise NodeError(f"it did not say who it is within {GREETING:g} s")
@@ -232,21 +272,21 @@ class Roster:
                 raise NodeError(told, refuses=i if known else None)
             member = read_member(values, self.clients, self.max_records, self.max_features)
             if member.owner:
-                self._check_owner(member, present)
+                self._check_owner(member, present, speakers)
             return member
         except NodeError:
             raise
         except Exception as error:
             raise NodeError(f"it answers in another language ({type(error).__name__})") from None
 
-    def _check_owner(self, member: Member, present: set[int]) -> None:
+    def _check_owner(self, member: Member, present: set[int], speakers: Mapping[int, int]) -> None:
         """Refuse a second node for a client, and a node that changes its client."""
         i = member.client
-        for node, other in list(self.members.items()):
-            if other.client == i and node in present:
-                raise NodeError(f"client {i}: another node speaks for it already")
-            if other.client == i:
-                del self.members[node]  # it left and came back as another node
+        other = speakers.get(i)
+        if other is not None and other in present:
+            raise NodeError(f"client {i}: another node speaks for it already")
+        if other is not None:
+            self.members.pop(other, None)  # it left and came back as another node
         known = self.sizes.setdefault(i, member.size)
         if member.size != known:
             raise NodeError(f"client {i}: has {member.size} records, and said {known} before")

@@ -15,6 +15,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
 from fedsofim.federation.in_order import InOrder, portions
 from fedsofim.federation.messages import RELEASE, encode, pack, parts_of
+from fedsofim.federation.questions import Questions
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part, listed, summed_up
 from fedsofim.federation.roster import Roster
@@ -72,8 +73,7 @@ class RuleStrategy(Unscored):
         self._state, self._t = state, 0
         self._shape: tuple[int, ...] = ()
         self._begin(0)
-        self._sent: list[tuple[Message, list[int]]] = []
-        self._names: dict[str, list[int]] = {}  # the same, by the names of the messages
+        self._sent = Questions()
 
     @property
     def state(self) -> ServerState:
@@ -195,17 +195,18 @@ class RuleStrategy(Unscored):
     ) -> Iterable[Message]:
         """Ask every client whose release of this round is missing for it."""
         state, quorum = self.state, self.quorum
-        told = broadcast(self.rule, state)
-        if self._t < 0:
-            told = stage_broadcast(self.stages[self._t], state)
-        received = encode(told)
+        stage = self.stages[self._t] if self._t < 0 else None
+        received = encode(stage_broadcast(stage, state) if stage else broadcast(self.rule, state))
         values = {**config, "job": quorum.job, "run": quorum.run, "round": self._t}
-        self._sent = []
-        missing = [i for i in quorum.wanted(self._t) if i not in {*self._parts, *self.refusals}]
+        self._sent = Questions()
+        # Owners know who they are, and so one content, stored once, serves for all of them.
+        named, known = not self.roster.deployed, {*self._parts, *self.refusals}
+        missing = [i for i in quorum.wanted(self._t) if i not in known]
         for node, asked in portions(self.roster.holders(grid, missing), self._shape):
             kept = {} if self._t < 0 else self.memory
             memory = {MEMORY + name: rows[asked] for name, rows in kept.items()}
-            content = pack(memory, {**values, "clients": asked}, **received)
+            told = {**values, "clients": asked} if named else values
+            content = pack(memory, told, **received)
             message = Message(content, node, RELEASE, group_id=str(server_round))
             self._asks.update(asked if self._t >= 0 else ())
             self._sent.append((message, asked))
@@ -219,7 +220,7 @@ class RuleStrategy(Unscored):
         """Check the replies; if enough of a round's are good, apply the rule to them."""
         silent = {i for _, clients in self._sent for i in clients}
         for reply in replies:
-            clients = self._asked_by(reply.metadata.reply_to_message_id)
+            clients = self._sent.asked_by(reply.metadata.reply_to_message_id)
             if clients is None:
                 log(WARNING, "Dropped a reply to a question that was not asked")
                 continue
@@ -232,13 +233,6 @@ class RuleStrategy(Unscored):
             return None, counts
         self._apply()
         return self._arrays(), counts
-
-    def _asked_by(self, message: str) -> list[int] | None:
-        """For whom a message asked; it has a name once it is sent."""
-        if message not in self._names:
-            self._names = {m.metadata.message_id: clients for m, clients in self._sent}
-            self._names.pop("", None)
-        return self._names.get(message)
 
     def _apply(self) -> None:
         """Apply the rule to what came, and remember for the clients of a simulation."""

@@ -20,6 +20,7 @@ from fedsofim.core.arrays import Array
 from fedsofim.federation import identities
 from fedsofim.federation.identities import Identities
 from fedsofim.federation.messages import RELEASE, encode, pack, parts_of, undecoded
+from fedsofim.federation.questions import Questions
 from fedsofim.federation.quorum import Quorum
 from fedsofim.federation.replies import MEMORY, Asked, BadReplyError, Part
 from fedsofim.federation.sessions import Question, pack_questions, session_of
@@ -179,7 +180,7 @@ class SumStrategy(RuleStrategy):
         masks = now.server.stage == Stage.MASK
         received = encode(self._told()) if masks else {}
         values = {**config, "job": quorum.job, "run": quorum.run, "round": now.t}
-        self._sent = []
+        self._sent = Questions()
         for node, clients in self.roster.holders(grid).items():
             asked = [i for i in clients if i in now.server.waiting]
             if not asked:
@@ -233,7 +234,7 @@ class SumStrategy(RuleStrategy):
         silent, answered = {i for _, clients in self._sent for i in clients}, set[str]()
         for reply in replies:
             name = reply.metadata.reply_to_message_id
-            clients = None if name in answered else self._asked_by(name)
+            clients = None if name in answered else self._sent.asked_by(name)
             if clients is None:
                 log(WARNING, "Dropped a reply to a question that was not asked")
                 continue

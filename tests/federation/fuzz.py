@@ -31,7 +31,7 @@ from fedsofim.core.rate import Rate
 from fedsofim.federation import roster
 from fedsofim.federation.messages import HELLO, RELEASE, exchange, pack, undecoded
 from fedsofim.federation.quorum import Quorum
-from fedsofim.federation.roster import Member, Roster
+from fedsofim.federation.roster import Look, Member, Roster
 from fedsofim.federation.strategy import RuleStrategy
 from fedsofim.strategies.fedgd import FedGD
 from fedsofim.strategies.rule import start
@@ -184,7 +184,7 @@ def fuzz_hellos(count: int, seed: int) -> Counter[str]:
     grid.honest = pack({}, said)
     for _ in range(count):
         met = Roster(clients=3, job="{}", run="ab")
-        met._greet(grid)
+        met._greet(Look(grid))
         for told in (*met.problems.values(), met.missing(grid)):
             check_line(told)
         assert len(met.members) + len(met.problems) == 1

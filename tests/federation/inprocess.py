@@ -14,6 +14,9 @@ from fedsofim.federation.client_app import app
 # Given a question and its honest reply, what arrives: other replies, several, or none.
 Tamper = Callable[[Message, Message], list[Message]]
 
+# Flower makes no message without them.
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
 
 class InProcessGrid(Grid):
     """Nodes with these configs, all in this process.
@@ -24,7 +27,6 @@ class InProcessGrid(Grid):
     """
 
     def __init__(self, nodes: list[dict[str, Any]], tamper: Tamper | None = None) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
         self.nodes = {1000 - 7 * k: config for k, config in enumerate(nodes)}
         self.tamper = tamper
         self.states = {node: RecordDict() for node in self.nodes}

@@ -16,7 +16,7 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.federation import roster as roster_module
 from fedsofim.federation import server_app
 from fedsofim.federation.messages import pack, unpack
-from fedsofim.federation.roster import Roster
+from fedsofim.federation.roster import Look, Roster
 from fedsofim.runs.directory import RunDir
 
 SHAPE = (1, CLASSES, FEATURES + 1)
@@ -228,7 +228,7 @@ def test_an_owner_is_held_to_what_it_said_first() -> None:
     def told(size: int) -> str:
         values = {"owner": True, "client": 0, "size": size, "features": 6, "classes": 3}
         grid.tamper = lambda question, reply: [Message(pack({}, values), reply_to=question)]
-        roster._greet(grid)
+        roster._greet(Look(grid))
         return roster.problems.get(1000, "")
 
     assert told(61) == "client 0: has 61 records, and said 60 before"
@@ -280,10 +280,30 @@ def test_a_node_that_never_answers_holds_up_no_round(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(roster_module, "GREETING", 0.0)
     monkeypatch.setattr(roster_module, "AGAIN", 0.0)
     grid, roster = InProcessGrid([{}], lambda question, reply: []), Roster(clients=3, job="{}")
-    roster._greet(grid, needed=False)
+    roster._greet(Look(grid), needed=False)
     assert "did not say who it is" in roster.problems[1000]
     roster._silent[1000] += 60
-    roster._greet(grid, needed=False)
+    roster._greet(Look(grid), needed=False)
     assert len(grid.asked) == 1
-    roster._greet(grid, needed=True)
+    roster._greet(Look(grid), needed=True)
     assert len(grid.asked) == 2
+
+
+def test_of_many_who_are_not_there_twenty_are_named_and_nodes_are_asked_for_once_a_look():
+    looks = []
+
+    class Counting(InProcessGrid):
+        def get_node_ids(self):
+            looks.append(0)
+            return super().get_node_ids()
+
+    def owner(question: Message, reply: Message) -> list[Message]:
+        i = (1000 - question.metadata.dst_node_id) // 7
+        values = {"owner": True, "client": i, "size": 60, "features": 6, "classes": 3}
+        return [Message(pack({}, values), reply_to=question)]
+
+    grid, roster = Counting([{}] * 30, owner), Roster(clients=60, job="{}")
+    assert roster.wait(grid, 30, 0.0)
+    assert len(looks) == 2  # before they are greeted, and afterwards
+    named = ", ".join(str(i) for i in range(30, 50))
+    assert roster.missing(grid) == f"client {named} and 10 others of 60"

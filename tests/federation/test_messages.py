@@ -6,7 +6,9 @@ import pytest
 from flwr.app import Error, Message
 from inprocess import InProcessGrid
 
+from fedsofim.federation import messages
 from fedsofim.federation.messages import RELEASE, exchange, pack
+from fedsofim.federation.questions import Questions
 
 NODES = 7
 
@@ -18,15 +20,17 @@ class SlowGrid(InProcessGrid):
         super().__init__([{"partition-id": k, "num-partitions": NODES} for k in range(NODES)])
         self.silent, self.open, self.most, self.order = silent, {}, 0, []
         self.slow, self.looks = slow, 0
+        self.portions = []
 
-    def push_messages(self, messages):
-        assert messages, "an empty push is a request for nothing"
-        for message in messages:
+    def push_messages(self, sent):
+        assert sent, "an empty push is a request for nothing"
+        self.portions.append(len(sent))
+        for message in sent:
             message.metadata.__dict__["_message_id"] = message.object_id
             self.open[message.metadata.message_id] = (message, len(self.order) % self.slow + 1)
             self.order.append(message.metadata.dst_node_id)
         self.most = max(self.most, len(self.open))
-        return [message.metadata.message_id for message in messages]
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids):
         came, self.looks = [], self.looks + 1
@@ -72,6 +76,42 @@ def test_looking_leaves_the_machine_to_those_who_are_looked_for(monkeypatch, at_
     grid = SlowGrid()
     exchange(grid, questions(grid)[:4], 60, singly=True, at_once=at_once)
     assert slept[0] >= least  # with others to ask, all that are asked are looked for each time
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_questions_go_out_in_portions_without_a_pause_between_them(monkeypatch, singly):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(messages, "SENT", 3)
+    grid = SlowGrid(slow=1)
+    replies = exchange(grid, questions(grid), 60, singly=singly)
+    assert len(replies) == NODES
+    assert grid.portions == [3, 3, 1]
+    assert not slept  # a reply is there as soon as it is looked for
+
+
+def test_many_who_are_silent_do_not_take_the_looks_of_those_who_answer(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.3 * len(slept))
+    monkeypatch.setattr(messages, "MISSES", 2)
+    grid = SlowGrid(silent=(1000, 993, 986, 979), slow=1)
+    replies = exchange(grid, questions(grid), 60, singly=True, at_once=NODES - 1)
+    assert len(replies) == NODES - 4
+    # Two in vain before each pause; and when the time is up, each silent one once more.
+    assert grid.looks <= NODES - 4 + 2 * len(slept) + 4
+
+
+def test_who_was_asked_is_known_by_the_name_of_the_question():
+    grid, asked = SlowGrid(), Questions()
+    for k, message in enumerate(questions(grid)):
+        asked.append((message, [k]))
+    assert asked.asked_by("") is None
+    grid.push_messages([message for message, _ in asked[:3]])
+    names = [message.metadata.message_id for message, _ in asked[:3]]
+    assert [asked.asked_by(name) for name in (*names, "another")] == [[0], [1], [2], None]
+    grid.push_messages([message for message, _ in asked[3:]])
+    assert asked.asked_by(asked[-1][0].metadata.message_id) == [NODES - 1]
 
 
 def test_replies_are_looked_for_one_at_a_time(monkeypatch):
