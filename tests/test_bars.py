@@ -41,3 +41,16 @@ def test_a_deployment_survives_all_that_may_happen_to_it(script):
     all_of_them = ("--clients", 8, "--rounds", 12, "--trials", 1, "--faults", 7, "--shuffle")
     (line,) = script("chaos_deployment.py", *all_of_them, "--seed", 700, seconds=1800)
     assert len(set(json.loads(line)["kinds"])) == 7
+
+
+@pytest.mark.slow
+def test_devices_at_a_superlink_are_counted_and_answer_every_round(script):
+    """A few of them, as docs/performance.md does with a thousand."""
+    few = ("--devices", 6, "--rounds", 2, "--quiet", 5, "--processes", 2, "--think", 0.2)
+    told = json.loads("\n".join(script("bench_devices.py", *few, seconds=300)))
+    (seen,) = told["seen"]
+    assert (seen["failed calls"], seen["devices lost"], len(seen["rounds"])) == ({}, 0, 2)
+    for each in (*seen["hello"], *seen["rounds"]):
+        assert each["calls of the ServerApp"]["confirm-message-received"] == 6
+        assert each["SuperLink, CPU s"] > 0
+    assert 1 < seen["idle"]["calls a second"] < 4  # each looks every three seconds
