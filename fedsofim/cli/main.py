@@ -10,10 +10,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 from typing import NoReturn
 
 from fedsofim import __version__
 from fedsofim.core.errors import ConfigError, Stopped, options
+from fedsofim.core.signals import polite
 
 COMMANDS = {  # in the order of the help page
     "run": "train; 'fedsofim run --help' lists all keys",
@@ -55,7 +57,11 @@ def usage() -> str:
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is a Ctrl-C
+    for number in polite():
+        signal.signal(number, signal.default_int_handler)  # a polite kill is a Ctrl-C
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # not every terminal has our dots and lines
     try:
         dispatch(sys.argv[1:])
     except ConfigError as error:
@@ -67,8 +73,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a lost connection
-        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        _fail(named, 1)
+        _fail(_told(error), 1)
+    except MemoryError as error:
+        _fail(f"there is not enough memory ({error})", 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -96,6 +103,16 @@ def line(message: str) -> str:
     """A message as one line, and not a page."""
     words = " ".join(message.split())
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
+
+
+def _told(error: OSError) -> str:
+    if error.filename:
+        return f"{error.filename}: {error.strerror}"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the current folder is no longer there; change into another"
+    return str(error)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from fedsofim.core.arrays import Array, flatten, unflatten
-from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.errors import ConfigError, Stopped, require
 from fedsofim.core.files import naming, write_whole
 from fedsofim.data import npz
 from fedsofim.runs.experiment import RunState
@@ -225,10 +225,16 @@ def _plain(values: dict[Any, Any]) -> bool:
 def keeping(place: RunDir | None) -> Iterator[None]:
     """Say of a full disk, or whatever else refuses a run its files, how to go on afterwards.
 
-    What others said about a mistake, in pages, goes to a file that its line names.
+    What others said about a mistake, in pages, goes to a file that its line names. Ctrl-C that does
+    not wait for the end of a round tells how to go on, too.
     """
     try:
         yield
+    except KeyboardInterrupt:
+        if place is None:
+            raise
+        told = f"Stopped. Continue with: fedsofim resume {place.path}"
+        raise Stopped(told, place.path) from None
     except ConfigError as error:
         if place is None or not error.details:
             raise

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -37,6 +39,37 @@ def test_a_run_as_a_process(cli, tmp_path, small):
     done = cli("run", *small, "output.dir=mine")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "mine" / "summary.json").is_file()
+
+
+def test_a_terminal_with_few_characters_shows_what_it_can(cli, tmp_path, small, environment):
+    environment |= {"PYTHONIOENCODING": "ascii"}
+    done = cli("run", *small, "output.dir=mine")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "round 1 of 6 ?" in done.stdout
+
+
+def test_a_folder_that_was_removed_is_told(tmp_path, environment):
+    (tmp_path / "gone").mkdir()
+    command = f"rmdir ../gone; {sys.executable} -m fedsofim run rounds=1"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path / "gone",
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "fedsofim: the current folder is no longer there; change into another\n"
+
+
+def test_too_little_memory_is_one_line(inside, monkeypatch):
+    def much(arguments):
+        raise MemoryError("Unable to allocate 2.91 TiB")
+
+    monkeypatch.setattr("fedsofim.cli.list.main", much)
+    done = inside("list")
+    assert done.returncode == 1
+    assert done.stderr == "fedsofim: there is not enough memory (Unable to allocate 2.91 TiB)\n"
 
 
 # Bad input

@@ -241,7 +241,7 @@ def test_a_second_interrupt_or_a_crash_anywhere_can_be_resumed(run, at, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, at, crash)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Stopped, match=r"Continue with: fedsofim resume .*cut$"):
             run("output.checkpoint_every=2", name="cut")
     cut = session.resume(whole.parent / "cut").path
     np.testing.assert_array_equal(theta_of(whole), theta_of(cut))
@@ -304,7 +304,7 @@ def test_killed_runs_resume_to_the_same_bits(start, run, tmp_path, small):
     assert {p.name for p in cut.iterdir()} >= FILES
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_stops_and_says_how_to_go_on(start, cli, run, tmp_path, small, number):
     whole = run(*LONG, name="whole")
     cut = tmp_path / "a directory with a long name that does not fit into one line of a terminal"
