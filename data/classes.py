@@ -17,6 +17,7 @@ from fedsofim.core.errors import ConfigError, require
 # The array of a `.npz` file that holds the names, `(K,)`.
 NAMES = "class_names"
 LONGEST, MOST = 100, 10_000
+MOST_NUMBERED = 1_000_000
 # What would end a name where it is written: in a list, in quotes, in a client's settings.
 FORBIDDEN = ",|\"'"
 
@@ -37,6 +38,7 @@ class Classes:
         """
         if isinstance(given, int) and not isinstance(given, bool):
             require(given >= 2, f"classes={given}: at least two classes are needed")
+            require(given <= MOST_NUMBERED, f"classes={given}: at most {MOST_NUMBERED:,}")
             return cls(given)
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise ConfigError(f"classes={given}: give a number, or names as [adipose,tumour]")

@@ -80,7 +80,10 @@ def _npz(file: Path, classes: Classes | None) -> Iterator[Line | str]:
     headers = npz.headers(file)
     name = image_array(headers, "train") or ("x" if "x" in headers else None)
     require(name is not None, f"{file}: no array train_x, x or train_images")
-    images = len(headers[str(name)].shape) > 2
+    shape = headers[str(name)].shape
+    images = len(shape) > 2
+    told = f"{file}: {name} has shape {shape}; features are (records, features)"
+    require(str(name).endswith("images") or not images, told)
     with npz.naming(file):
         arrays = npz.read(file, *(n for n in headers if not (images and n.endswith("images"))))
         npz.check_seal(arrays)
@@ -147,7 +150,8 @@ def _counts(split: str, counts: Array, names: tuple[str, ...]) -> Iterator[Line 
 
 
 def _features(x: Array) -> Iterator[Line | str]:
-    norms = np.linalg.norm(x, axis=1)
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(x, axis=1)
     yield Line("norm of a record", f"median {np.median(norms):.3g}, largest {norms.max():.3g}")
     constant = int((x.min(axis=0) == x.max(axis=0)).sum())
     if constant:

@@ -105,6 +105,7 @@ class Partition(Division):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.alpha < math.inf, f"alpha={self.alpha}: must be a finite number > 0")
+        require(self.alpha <= 1e9, f"alpha={self.alpha}: at most 1e9, which is even")
         require(
             self.classes_per_client >= 1,
             f"classes_per_client={self.classes_per_client}: must be at least 1",

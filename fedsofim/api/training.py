@@ -132,6 +132,8 @@ def load(path: str | Path) -> History:
     place = RunDir.open(Path(path))
     config, about = Config.of(place.config()), place.read_json("partition.json")
     theta, done = place.parameters()
+    rows, file = place.metrics(done), place.path / "metrics.jsonl"
+    require(len(rows) == done, f"{file}: damaged (it should begin with rounds 1 to {done})")
     finished = (place.path / "summary.json").is_file() and done == config.checked.rounds
     own: list[Array] = []
     if finished and (place.path / "personal.npz").is_file():
@@ -139,7 +141,7 @@ def load(path: str | Path) -> History:
             own = list(npz.read(file, "theta")["theta"])
     return History(
         config=config,
-        rows=place.metrics(done),
+        rows=rows,
         summary=place.read_json("summary.json") if finished else {},
         model=_model(config, theta, about),
         personal=[_model(config, one, about) for one in own],

@@ -2,8 +2,10 @@
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fedsofim.core.errors import ConfigError, options
@@ -54,6 +56,8 @@ def _in_one_line(told: str, overrides: Sequence[str]) -> str:
         return f"{match[1]}: several values; try --multirun, or 'fedsofim sweep'"
     if "override_grammar" in told and (wrong := [o for o in overrides if not _assigns(o)]):
         return f"{wrong[0]}: give a value, as in {_example(wrong[0], overrides)}"
+    if "override_grammar" in told and (wrong := [o for o in overrides if not _readable(o)]):
+        return f"{wrong[0]}: has characters with a meaning of their own; write {_quoted(wrong[0])}"
     lines = told.partition("Config search path")[0].splitlines()
     return " ".join(li for li in lines if not re.match(r"\s*(full_key|object_type)", li))
 
@@ -65,6 +69,31 @@ def _assigns(override: str) -> bool:
     [True, True, False, False]
     """
     return re.match(r"~|[+]*[\w.@/:-]+=", override) is not None
+
+
+def _readable(override: str) -> bool:
+    """Whether Hydra can make sense of it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException:
+        return False
+    return True
+
+
+def _quoted(override: str) -> str:
+    """What to write in a shell, so that a value is taken as it is.
+
+    >>> print(_quoted("dataset.path=my data (2).npz"), _quoted("output.dir=it's"))
+    'dataset.path="my data (2).npz"' 'output.dir="it'"'"'s"'
+    """
+    key, _, value = override.partition("=")
+    if value.startswith("~/"):  # which a shell leaves to us, and nobody would expand in quotes
+        value = str(Path(value).expanduser())
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return shlex.quote(f'{key}="{escaped}"')
 
 
 def _example(override: str, overrides: Sequence[str]) -> str:

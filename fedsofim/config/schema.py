@@ -161,6 +161,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds={self.rounds}: must be at least 1")
+        require(self.rounds <= MOST_ROUNDS, f"rounds={self.rounds}: at most {MOST_ROUNDS:,}")
         require(self.seed >= 0, f"seed={self.seed}: must be >= 0")
         check(self)
 
@@ -253,6 +254,7 @@ KINDS: dict[str, type[Any]] = {
     "output": Output,
     "secagg": SecAgg,
 }
+MOST_ROUNDS = 10_000_000
 OPTIONAL = ("model", "transform", "metric", "secagg")  # a config may be older than the choice
 
 

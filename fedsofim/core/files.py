@@ -44,6 +44,10 @@ def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
             os.replace(draft, path)
             if sync_name:
                 sync_folder(path.parent)
+    except OSError as error:
+        if error.filename != str(draft):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         draft.unlink(missing_ok=True)
 

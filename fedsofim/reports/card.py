@@ -17,6 +17,7 @@ from fedsofim.reports.names import method
 from fedsofim.runs.directory import Row, RunDir
 
 NAME = "card.md"
+LARGE = 700.0  # an epsilon whose exponential is no number
 TRUST = {
     "server": "the server sees every client's release; each client alone hides its records",
     "aggregate": "only sums over clients may be seen, which takes secure aggregation",
@@ -123,10 +124,11 @@ def _lead(config: Config, summary: Row, scores: Mapping[str, float]) -> str:
     if not _private(summary):
         return f"{told}.\n\n**This run is not private: anything about a record may leak.**"
     other = {"replace-one": "been another", "add-remove": "been absent"}[summary["adjacency"]]
-    bound = math.exp(summary["epsilon"])
+    epsilon = summary["epsilon"]
+    bound = f"{math.exp(epsilon):.3g}" if epsilon < LARGE else f"exp({epsilon:.3g})"
     return (
         f"{told}. It is differentially private: had any one record {other}, whatever the model "
-        f"makes anyone conclude would be at most {bound:.3g} times as likely, or as unlikely, "
+        f"makes anyone conclude would be at most {bound} times as likely, or as unlikely, "
         f"but for a chance of {summary['delta']:g}."
     )
 

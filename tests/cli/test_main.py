@@ -48,6 +48,13 @@ def test_a_terminal_with_few_characters_shows_what_it_can(cli, tmp_path, small, 
     assert "round 1 of 6 ?" in done.stdout
 
 
+def test_a_file_that_cannot_be_replaced_is_told_by_its_own_name(inside, tmp_path, small, arrays):
+    inside("run", *small, "output.dir=mine")
+    (tmp_path / "there").mkdir()
+    done = inside("predict", "mine", "small.npz", "--out", "there")
+    assert (done.returncode, done.stderr) == (1, "fedsofim: there: Is a directory\n")
+
+
 def test_a_folder_that_was_removed_is_told(tmp_path, environment):
     (tmp_path / "gone").mkdir()
     command = f"rmdir ../gone; {sys.executable} -m fedsofim run rounds=1"
@@ -60,6 +67,11 @@ def test_a_folder_that_was_removed_is_told(tmp_path, environment):
     )
     assert done.returncode == 1
     assert done.stderr == "fedsofim: the current folder is no longer there; change into another\n"
+
+
+def test_an_epsilon_beyond_all_bounds_has_a_card(inside, small, tmp_path):
+    assert inside("run", *small, "privacy.epsilon=800", "output.dir=mine").returncode == 0
+    assert "would be at most exp(800) times as likely" in (tmp_path / "mine/card.md").read_text()
 
 
 def test_too_little_memory_is_one_line(inside, monkeypatch):
@@ -122,6 +134,12 @@ def test_too_little_memory_is_one_line(inside, monkeypatch):
         ("partition.clients=0", ["partition.clients=0: must be at least 1"]),
         ("partition.alpha=0", ["partition.alpha=0"]),
         ("rounds=0", ["rounds=0: must be at least 1"]),
+        ("rounds=99999999999", ["rounds=99999999999: at most 10,000,000"]),
+        ("privacy.noise_multiplier=1e308", ["noise_multiplier=1e+308: at most 1e12"]),
+        ("partition.alpha=1e308", ["partition.alpha=1e+308: at most 1e9"]),
+        ("dataset.classes=99999999999", ["classes=99999999999: at most 1,000,000"]),
+        ("output.dir=my(2)", ["output.dir=my(2): has characters", "'output.dir=\"my(2)\"'"]),
+        ("dataset.path=a=b.npz", ["write 'dataset.path=\"a=b.npz\"'"]),
         ("rounds=1.5", ["rounds=1.5: must be a whole number"]),
         ("rounds=true", ["rounds=True: must be a whole number"]),
         ("seed=-1", ["seed=-1"]),

@@ -25,3 +25,10 @@ def test_show_tells_how_to_go_on(inside, tmp_path, small):
     config.write_text(config.read_text().replace("rounds: 6", "rounds: 9"))
     shown = inside("show", "mine").stdout
     assert "Not finished: 6 of 9 rounds. Continue with: fedsofim resume mine" in shown
+
+
+def test_metrics_that_lost_their_rows_are_told(inside, tmp_path, small):
+    inside("run", *small, "output.dir=mine")
+    (tmp_path / "mine" / "metrics.jsonl").write_text("garbage\n")
+    done = inside("show", "mine")
+    assert_refused(done, "metrics.jsonl: damaged (it should begin with rounds 1 to 6)")

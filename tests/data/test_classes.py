@@ -13,6 +13,7 @@ from fedsofim.core.errors import ConfigError
 from fedsofim.data.classes import KNOWN, NAMES, Classes, checked_names, in_order, known_names
 from fedsofim.data.datasets import DatasetConfig, load, load_test
 from fedsofim.data.images import Reading, folder_images
+from fedsofim.data.inspection import inspect
 from fedsofim.data.owned import open_records
 
 THREE = ("adipose", "debris", "tumour")
@@ -183,3 +184,13 @@ def test_an_image_file_may_name_its_classes(tmp_path):
 
     found = locate(config, tmp_path).open()
     assert found.splits["train"].labels[:4].tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_look_at_features_tells_their_shape_and_warns_of_nothing(tmp_path):
+    file, y = tmp_path / "x.npz", np.arange(6) % 3
+    np.savez(file, x=np.zeros((6, 5, 1), np.float32), y=y)
+    (fault,) = inspect(file, None).faults
+    assert fault == f"{file}: x has shape (6, 5, 1); features are (records, features)"
+    np.savez(file, x=np.full((6, 5), 1e30, np.float32), y=y)
+    assert not inspect(file, None).faults
