@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsofim.core.arrays import Array
 from fedsofim.core.errors import require
-from fedsofim.core.files import locked
+from fedsofim.core.files import locked, naming
 from fedsofim.data import npz
 from fedsofim.data.classes import Classes, in_order, names_in
 from fedsofim.data.records import split_of
@@ -86,10 +86,11 @@ def _make(x: Array, y: Array, cache: Path, place: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     ready = head.examples(x, np.zeros(len(y), np.intp), 1)
     draft = cache / f".{place.name}"
-    draft.mkdir(mode=0o700)
-    for name, array in zip(ARRAYS, (ready.x, ready.norm, y), strict=True):
-        np.save(draft / f"{name}.npy", array)
-    (draft / "digest").write_text(npz.digest({"x": ready.x, "y": y.astype(np.int64)}))
+    with naming(draft):
+        draft.mkdir(mode=0o700)
+        for name, array in zip(ARRAYS, (ready.x, ready.norm, y), strict=True):
+            np.save(draft / f"{name}.npy", array)
+        (draft / "digest").write_text(npz.digest({"x": ready.x, "y": y.astype(np.int64)}))
     draft.rename(place)
 
 

@@ -323,10 +323,10 @@ def _client(chosen: argparse.Namespace) -> None:
 
 def prepare_client(folder: Path) -> Path:
     """A key pair for a client, unless the folder has one already; returns the public key's file."""
-    from fedsofim.deploy.keys import make_key
+    from fedsofim.deploy.keys import make_key, public_of
 
     file = folder / "client"
-    return file.with_suffix(".pub") if file.exists() else make_key(file)
+    return public_of(file) if file.exists() else make_key(file)
 
 
 def _rehearse(chosen: argparse.Namespace) -> None:

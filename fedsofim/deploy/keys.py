@@ -16,10 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    SSHPrivateKeyTypes,
+    load_ssh_private_key,
 )
 from cryptography.x509.oid import NameOID
 
 from fedsofim.core.errors import ConfigError, require
+from fedsofim.core.files import whole, write_whole
 
 LIFETIME, SOON = timedelta(days=825), timedelta(days=60)
 BEFORE = timedelta(hours=1)  # clocks differ
@@ -38,8 +41,8 @@ def make_certificates(folder: Path, names: Sequence[str]) -> None:
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     root = _certificate("fedsofim authority", authority, None, [])
     leaf = _certificate(names[0], server, (root, authority), names)
-    (folder / "ca.crt").write_bytes(root.public_bytes(Encoding.PEM))
-    (folder / "server.pem").write_bytes(leaf.public_bytes(Encoding.PEM))
+    write_whole(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    write_whole(folder / "server.pem", leaf.public_bytes(Encoding.PEM))
     _write_secret(
         folder / "server.key",
         server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
@@ -137,14 +140,32 @@ def make_signing_key(file: Path) -> Path:
 
 def _write_pair(file: Path, key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    public = _write_public(file, key)
     _write_secret(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return public  # the secret comes last: where it is, all is
+
+
+def _write_public(file: Path, key: SSHPrivateKeyTypes) -> Path:
     public = file.with_suffix(".pub")
-    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    public.write_bytes(text + b"\n")
+    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)  # type: ignore[union-attr]
+    write_whole(public, text + b"\n")
     return public
 
 
+def public_of(file: Path) -> Path:
+    """The public key's file of a pair that was made before; it is made anew if it is not there."""
+    try:
+        key = load_ssh_private_key(file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        raise ConfigError(
+            f"{file}: not a readable private key; put back the one that the server knows, or "
+            "remove it, and have a new one registered"
+        ) from None
+    return _write_public(file, key)
+
+
 def _write_secret(file: Path, content: bytes) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
+    with whole(file) as draft:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)

@@ -1,5 +1,7 @@
 """`fedsofim deploy client` checks all that it is given before it makes or starts anything."""
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -122,6 +124,40 @@ def test_a_client_keeps_its_folder_while_it_runs(
     monkeypatch.setattr(deploy, "supervise", refused)
     for _ in range(2):  # a new folder, and one that it has already
         client()
+
+
+def test_a_full_disk_leaves_no_half_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for number, make in enumerate(
+        (
+            lambda: keys.make_certificates(tmp_path / "server", ["localhost"]),
+            lambda: keys.make_signing_key(tmp_path / "signer"),
+            lambda: deploy.prepare_client(tmp_path / "client0"),
+        )
+    ):
+        for written in range(3 if number == 0 else 2):
+            with monkeypatch.context() as patch:
+                calls = iter(range(written))
+                patch.setattr(
+                    os, "fsync", lambda *_, calls=calls: next(calls, None) is None and full()
+                )
+                with pytest.raises(OSError, match="No space"):
+                    make()
+        make()
+    require_names(tmp_path / "server", ["localhost"])
+    assert deploy.prepare_client(tmp_path / "client0").is_file()
+
+
+def test_a_clients_key_is_checked_and_its_public_part_made_again(tmp_path: Path) -> None:
+    public = deploy.prepare_client(tmp_path)
+    text = public.read_text()
+    public.unlink()
+    assert deploy.prepare_client(tmp_path).read_text() == text
+    (tmp_path / "client").write_text("")
+    with pytest.raises(ConfigError, match="client: not a readable private key; put back"):
+        deploy.prepare_client(tmp_path)
 
 
 def test_the_policy_goes_with_the_client(client: Client, tmp_path: Path) -> None:
