@@ -25,13 +25,15 @@ static void let_go(Held *held) /* a buffer that was not got needs nothing */
 /* Whether they are n records of F features; else there is an exception. */
 static int fits(Held *held, Py_ssize_t F, Py_ssize_t n)
 {
-    const Py_ssize_t M = held->rows.shape[0], width = held->rows.ndim == 2 ? held->rows.shape[1] : 0;
+    const int two = held->rows.ndim == 2; /* a number alone has no shape to look at */
+    const Py_ssize_t M = two ? held->rows.shape[0] : 0, width = two ? held->rows.shape[1] : 0;
     const int32_t *at = held->which.buf;
     int good = held->rows.itemsize == 1 && F > 0 && (width == F || width == 2 * F || width == 4 * F);
     good = good && (!held->scale.obj || (held->scale.shape[0] == F && held->lo.shape[0] == F));
     held->size = good ? (int)(width / F) : 0;
     if (at) {
         good = good && held->which.itemsize == sizeof *at && held->which.len == n * (Py_ssize_t)sizeof *at;
+        good = good && (uintptr_t)at % sizeof *at == 0;
         for (Py_ssize_t i = 0; good && i < n; i++)
             good = at[i] >= 0 && at[i] < M;
     } else
@@ -134,7 +136,7 @@ PyObject *decoded_sum(PyObject *self, PyObject *args)
         const Py_ssize_t room = (W + 1) * STRIDE + S * K * W + client_room(&(Work){.K = K, .W = W}) + LINE;
         if (b[1].len != b[0].len || b[1].shape[2] != W || b[3].shape[0] != S || K < 1 || W < 2 ||
             (count == 5 && b[4].len != S * K * K * FLOAT) || (labels.itemsize != 1 && labels.itemsize != 2) ||
-            labels.len != N * labels.itemsize)
+            labels.len != N * labels.itemsize || (uintptr_t)labels.buf % labels.itemsize)
             PyErr_SetString(PyExc_ValueError, "expected (S, K, W) twice, (N,) twice, (S,), (S, K, K)");
         else if (get_held(&held, given, W - 1, N)) {
             const Work work = {.theta = b[1].buf, .norm = b[2].buf, .clip = b[3].buf, .R = b[4].buf,

@@ -43,7 +43,8 @@ def triangle(P: Array) -> Array:
 def mapped_norms(T: Array, x: Array) -> Array:
     """The norms of the columns of `T x`, T being an upper triangle; they are not too small."""
     if isinstance(x, Columns):
-        return np.concatenate([mapped_norms(T, x[:, part]) for part in blocks(x.shape[1])])
+        made = (mapped_norms(T, x[:, part]) for part in blocks(x.shape[1]))
+        return np.concatenate([np.empty(0, x.dtype), *made])  # there may be none
     if norms_through and x.dtype == np.float32 and len(T) <= SMALL:
         norm = np.empty(x.shape[1], np.float32)
         norms_through(norm, T, x)

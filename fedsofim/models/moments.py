@@ -29,7 +29,8 @@ SMALL = 128
 def norms(v: Array) -> Array:
     """The norm of each column, never too small: sums lose digits and squares may underflow."""
     if isinstance(v, Columns):
-        return np.concatenate([norms(v[:, part]) for part in blocks(v.shape[1])])
+        parts = (norms(v[:, part]) for part in blocks(v.shape[1]))
+        return np.concatenate([np.empty(0, v.dtype), *parts])  # there may be none
     square: Array = np.einsum("...kn,...kn->...n", v, v)
     limits = np.finfo(v.dtype)
     square *= 1 + v.shape[-2] * limits.eps

@@ -94,6 +94,17 @@ def test_mapped_records_are_made_when_they_are_asked_for(pair, similar):
     np.testing.assert_array_equal(exact[0].value, exact[1].value)
 
 
+def test_no_records_have_sums_of_zero(pair):
+    _, lazy = pair
+    none = head.examples(lazy.x.rows[np.arange(0)], np.arange(0), K)
+    factors = Factors(*(np.eye(n, dtype=np.float32) for n in (K, F + 1)))
+    P = np.triu(np.ones((F + 1, F + 1), np.float32))
+    for data in (none, none.with_transform(factors), none.through(P, exact=False)):
+        assert data.lazy
+        assert data.norm.shape == (0,)
+        assert not data.gradient_sum(theta_of(), 0.7).value.any()
+
+
 def test_scores_and_sums_of_features_are_the_same(pair):
     made, lazy = pair
     assert made.evaluate(theta_of()) == lazy.evaluate(theta_of())
@@ -162,18 +173,24 @@ def test_the_kernel_refuses_records_that_are_not_there(kernel, wrong):
         kernel.decode_rows(out, rows, which, None, None)
     with pytest.raises(ValueError, match="expected"):
         kernel.decode_rows(out, rows[:, :3].copy(), which, None, None)
-    with pytest.raises(ValueError, match="expected"):
-        kernel.decode_rows(out, rows.reshape(-1), which, None, None)
+    for wrong_axes in (rows.reshape(-1), rows[0, 0], rows[None]):
+        with pytest.raises(ValueError, match="expected"):
+            kernel.decode_rows(out, wrong_axes, which, None, None)
     with pytest.raises(ValueError, match="expected"):
         kernel.decode_rows(out, rows[:2], None, scale[:3], scale)
     with pytest.raises(ValueError, match="expected"):
         kernel.decode_rows(out, rows, which.astype(np.int64), None, None)
     total, ones = np.zeros((1, 3, 5), np.float32), np.ones(2, np.float32)
     labels, clip = np.array([0, 200], np.uint8), np.ones(1, np.float32)
-    for bad in (which, which[:1]):
+    odd = np.zeros(9, np.uint8)[1:]  # numbers that begin where none of their size may
+    for bad in (which, which[:1], odd.view(np.int32)):
         with pytest.raises(ValueError, match="expected"):
             kernel.decoded_sum(
                 total, total, rows, bad, None, None, labels, ones, clip, None
             )  # fmt: skip
+    with pytest.raises(ValueError, match="expected"):
+        kernel.decoded_sum(
+            total, total, rows[:2], None, None, None, odd[:4].view(np.uint16), ones, clip, None
+        )
     kernel.decoded_sum(total, total.copy(), rows[:2], None, None, None, labels, ones, clip, None)
     assert np.isfinite(total).all()  # a label beyond the classes is nowhere written
