@@ -227,6 +227,8 @@ def _input_moment(x: Array) -> Array:
 
 def examples(features: Array | Rows, labels: Array, classes: int) -> Examples:
     """Prepare `(N, F)` features and `(N,)` integer labels for the head."""
+    good = not len(labels) or 0 <= labels.min() <= labels.max() < classes
+    require(bool(good), f"labels: must be from 0 to {classes - 1}")
     if isinstance(features, Rows):
         few = labels.astype(np.min_scalar_type(classes - 1))
         lazy, hot = cast(Array, Columns(features)), cast(Array, OneHot(few, classes))

@@ -9,7 +9,9 @@ from hypothesis.extra.numpy import arrays
 from references import reference
 
 from fedsofim.clients.group import Client, Group, transformed
+from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
+from fedsofim.models.coded import Rows
 from fedsofim.models.crowd import gradient_sums
 from fedsofim.models.records import Factors
 
@@ -323,6 +325,13 @@ def test_examples_end_with_the_bias(rng):
     assert (data.x[-1] == 1).all()
     np.testing.assert_array_equal(data.target.argmax(0), y)
     np.testing.assert_allclose(data.norm, np.linalg.norm(data.x, axis=0))
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 256, 2**40])
+@pytest.mark.parametrize("kept", [np.asarray, Rows])
+def test_labels_that_are_no_class_are_refused(kept, wrong):
+    with pytest.raises(ConfigError, match="from 0 to 2"):
+        head.examples(kept(np.ones((2, 4), np.float32)), np.array([0, wrong]), 3)
 
 
 def crowd(rng, sizes, features, classes):
