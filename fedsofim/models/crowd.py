@@ -68,8 +68,10 @@ class Run:
         before, now, G = self.transformed, data[self.which.start].transformed, self.left[1]
         if before is None or now is None or now.P is not None or G is None:
             return None
-        if now.U_A is not before.U_A or now.norm is not before.norm:
-            return None
+        for D, norm in zip(data[self.which], self.norm, strict=True):
+            t = D.transformed
+            if t is None or t.U_G is not now.U_G or t.U_A is not before.U_A or t.norm is not norm:
+                return None
         return replace(self, transformed=now, left=left_factors(now, len(G)))
 
 
@@ -104,12 +106,12 @@ class Many(list["Examples"]):
 
 
 def _runs(theta: Array, data: "Sequence[Examples]") -> list[Run]:
-    def kind(i: int) -> int:  # 0 is alone
+    def kind(i: int) -> Any:  # 0 is alone
         D = data[i]
         if not takes(theta, D) or (D.lazy and D.size > SMALL):
             return 0
         t = D.transformed
-        return -1 if t is None else id(t.U_G if t.P is None else t.P)
+        return -1 if t is None else (id(t.U_G), id(t.U_A if t.P is None else t.P))
 
     runs = []
     for what, group in groupby(range(len(data)), kind):

@@ -12,7 +12,7 @@ from fedsofim.clients.group import Client, Group, transformed
 from fedsofim.core.errors import ConfigError
 from fedsofim.models import head
 from fedsofim.models.coded import Rows
-from fedsofim.models.crowd import gradient_sums
+from fedsofim.models.crowd import Many, gradient_sums
 from fedsofim.models.records import Factors
 
 torch, opacus = reference("torch"), reference("opacus")
@@ -530,6 +530,22 @@ def test_a_group_under_another_transform_has_the_sums_of_a_new_one(rng, way, cha
     group.renew(under(group, now))
     np.testing.assert_array_equal(sums(group), sums(Group(under(raw, now))))
     assert (sums(group) == before).all() == (change == "nothing")
+
+
+@pytest.mark.parametrize("side", ["outputs", "features"])
+def test_clients_that_share_one_side_of_a_transform_have_their_own_sums(rng, way, side):
+    first, other = (
+        Factors(*(rng.standard_normal((n, n), np.float32) for n in (4, 13))) for _ in range(2)
+    )
+    mixed = other._replace(U_G=first.U_G) if side == "outputs" else other._replace(U_A=first.U_A)
+    raw, thetas = crowd(rng, [5, 40], 12, 4), rng.standard_normal((2, 4, 13), np.float32)
+    many = Many(D.with_transform(first) for D in raw)
+    data = [D.with_transform(f) for D, f in zip(many, (first, mixed), strict=True)]
+    alone = [gradient_sums(theta[None], [D], 0.5)[0] for theta, D in zip(thetas, data, strict=True)]
+    np.testing.assert_array_equal(gradient_sums(thetas, data, 0.5), alone)
+    gradient_sums(thetas, many, 0.5)
+    many.renew(data)
+    np.testing.assert_array_equal(gradient_sums(thetas, many, 0.5), alone)
 
 
 @pytest.mark.parametrize(("n", "features", "classes"), MANY)
