@@ -119,10 +119,12 @@ static int fits(const Call *c)
     const Py_ssize_t shapes[6][4] = {
         {theta->shape[0], S, K, c->moment ? K : W}, {theta->shape[0], S, K, W}, {S}, {S, K, K}, {W, W},
         {S, K, K}};
-    int good = K >= 1 && clip->strides[0] == FLOAT && !(c->b[4].obj ? c->moment : !!c->b[5].obj);
+    int good = K >= 1 && W >= 1 && clip->strides[0] == FLOAT;
+    good = good && !(c->b[4].obj ? c->moment : !!c->b[5].obj);
     for (int i = 0; i < 6; i++)
         good = good && has_shape(c->b + i, shapes[i]);
-    good = good && theta->strides[2] == W * FLOAT && (S == 1 || theta->strides[1] == K * W * FLOAT);
+    good = good && (K == 1 || theta->strides[2] == W * FLOAT);
+    good = good && (S == 1 || theta->strides[1] == K * W * FLOAT);
     if (!good)
         PyErr_SetString(PyExc_ValueError, "expected shapes (n, S, K, W) twice, (S,), (S, K, K), (W, W)");
     return good;

@@ -15,13 +15,15 @@ void labels_of(int32_t *label, const float *target, Py_ssize_t stride, Py_ssize_
             label[i] = target[i] != 0.0f ? k : label[i];
 }
 
-/* A buffer of float32 with `ndim` axes, the last one dense; 0 and an exception if it is not. */
+/* A buffer of float32 with `ndim` axes, the last one dense; 0 and an exception if it is not. What is one
+   number long is dense, whatever its stride. */
 int get_floats(PyObject *array, Py_buffer *view, int ndim, int flags)
 {
     if (PyObject_GetBuffer(array, view, PyBUF_FORMAT | flags))
         return 0;
     if (view->ndim == ndim && !strcmp(view->format, "f") && view->strides[0] % FLOAT == 0 &&
-        view->strides[ndim - 1] == FLOAT && (uintptr_t)view->buf % FLOAT == 0)
+        (view->strides[ndim - 1] == FLOAT || view->shape[ndim - 1] == 1) &&
+        (uintptr_t)view->buf % FLOAT == 0)
         return 1;
     PyErr_Format(PyExc_TypeError, "expected float32 with %d axes, the last one dense", ndim);
     PyBuffer_Release(view);

@@ -181,12 +181,13 @@ INLINE NAME(ints) NAME(weigh)(const NAME(Softmax) *s, NAME(lanes) *z, Py_ssize_t
                               const NAME(lanes) *norm, float C, const int complete, const int side)
 {
     const float slack = 1.0f + (K + 4) * FLT_EPSILON; /* the sum of K squares may be too small by less */
+    const float per = C > 0.0f ? 1.0f / C : INFINITY; /* nothing is left by a clip that is not positive */
     const NAME(lanes) one = (NAME(lanes)){0} + 1.0f;
     NAME(lanes) weight[SIDE], last[SIDE];
     NAME(ints) all_kept = ~(NAME(ints)){0}, number = {0};
     for (int i = 0; i < side; i++) {
         const NAME(lanes) all = s[i].all, others = s[i].others;
-        const NAME(lanes) size = NAME(root)(s[i].square * slack) * norm[i] * (1.0f / C);
+        const NAME(lanes) size = NAME(root)(s[i].square * slack) * norm[i] * per;
         const NAME(lanes) w = 1.0f / NAME(chosen)(size <= all, all, size); /* NaN if size is */
         const NAME(lanes) most = w * NAME(chosen)(others > 0.0f, others, one); /* of what is left of r */
         const NAME(ints) kept = (most >= FLT_MIN / FLT_EPSILON) & (all <= FLT_MAX);

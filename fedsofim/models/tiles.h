@@ -181,7 +181,8 @@ INLINE void NAME(turn)(float *to, Py_ssize_t width, const float *from, Py_ssize_
    nobody reads, or 0. */
 INLINE void NAME(copy_few)(float *to, Py_ssize_t n, const Work *w)
 {
-    const Py_ssize_t end = (w->W - 1) * w->x_stride + w->N;
+    const Py_ssize_t last = w->x_stride > 0 ? (w->W - 1) * w->x_stride : 0; /* rows may go back */
+    const Py_ssize_t end = last + w->N;
     for (Py_ssize_t f = 0; f < w->W; f++)
         for (Py_ssize_t i = 0; i < n; i += LANES, to += LANES) {
             const Py_ssize_t at = f * w->x_stride + i;

@@ -226,6 +226,15 @@ def test_the_kernel_gives_no_weight_to_a_norm_that_is_not_a_number():
         assert not z.any()
 
 
+@pytest.mark.parametrize("clip", [0.0, -0.0, -1.0, math.nan])
+@pytest.mark.parametrize("triangle", [None, np.eye(3, dtype="f4")[None]])
+def test_the_kernel_lets_nothing_through_a_clip_that_is_not_positive(clip, triangle):
+    kernel = pytest.importorskip("fedsofim_kernel").clipped_residuals
+    z, target = np.ones((1, 3, 5), "f4"), np.eye(3, 5, dtype="f4")
+    assert kernel(z, target, np.ones(5, "f4"), np.full(1, clip, "f4"), triangle)
+    assert not z.any()
+
+
 def test_the_kernel_takes_what_it_can_work_on_only():
     kernel = pytest.importorskip("fedsofim_kernel").clipped_residuals
     z, target, norm, clip = (np.ones(s, "f4") for s in ((2, 3, 8), (3, 8), (8,), (2,)))
@@ -369,9 +378,12 @@ def test_a_clients_sum_has_the_same_bits_in_every_company(rng, transformed):
         np.testing.assert_array_equal(D.gradient_sum(thetas[i], 2.0).value, together[i])
 
 
-def test_one_theta_for_all_is_as_many_of_it(rng):
-    data, theta = crowd(rng, [5, 6, 7], 4, 3), rng.normal(size=(3, 5)).astype(np.float32)
-    shared = gradient_sums(np.broadcast_to(theta, (3, 3, 5)), data, 1.0)
+@pytest.mark.parametrize("stack", [(), (1,), (2,)])
+@pytest.mark.parametrize(("features", "classes"), [(4, 3), (4, 1), (0, 3), (0, 1)])
+def test_one_theta_for_all_is_as_many_of_it(rng, stack, features, classes):
+    data, shape = crowd(rng, [5, 6, 70], features, classes), (*stack, classes, features + 1)
+    theta = rng.standard_normal(shape, np.float32)
+    shared = gradient_sums(np.broadcast_to(theta, (3, *shape)), data, 1.0)
     np.testing.assert_array_equal(shared, gradient_sums(np.stack([theta] * 3), data, 1.0))
 
 
@@ -396,6 +408,7 @@ def test_the_kernel_refuses_crowds_that_do_not_fit(rng):
         (out, theta, [D.x], [D.target], [D.norm], one, None, 1, None, eye[None]),
         (out, theta, [D.x], [D.target], [D.norm], one, None, 1, eye, None, True),
         (wide, theta, [D.x], [D.target], [D.norm], one, None, 1, None, None, True),
+        (out, theta[..., :0], [D.x[:0]], [D.target], [D.norm], one, None, 1, None, None, True),
     ):
         with pytest.raises((ValueError, TypeError, BufferError)):
             sums(*bad)
@@ -583,6 +596,16 @@ def test_a_few_examples_among_others_have_the_sum_that_they_have_alone(rng, n, f
     sums(room[1:2], theta[None, None], *([a] for a in part[:3]), np.ones(1, np.float32))
     assert room[1, 0].tobytes() == head.clipped_gradient_sum(theta, alone, 1.0).tobytes()
     assert (room[::2] == 7).all()  # nothing is written beside it
+
+
+@pytest.mark.parametrize("n", [3, 32, 40])
+def test_rows_that_go_back_in_memory_have_the_same_sum(rng, n):
+    sums = pytest.importorskip("fedsofim_kernel").clipped_sums
+    (data,) = crowd(rng, [n], 8, 3)
+    theta = rng.standard_normal((1, 1, 3, 9), dtype=np.float32)
+    back, found = np.ascontiguousarray(data.x[::-1])[::-1], np.empty_like(theta)
+    sums(found, theta, [back], [data.target], [data.norm], np.ones(1, np.float32))
+    assert found.tobytes() == head.clipped_gradient_sum(theta[0, 0], data, 1.0).tobytes()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
