@@ -62,6 +62,7 @@ class Node:
         require(self.honest >= 0, f"honest={self.honest}: must be >= 0")
         for path in (self.data, self.state, self.policy, self.peers):
             require('"' not in path and "'" not in path, f"{path}: has a quote in its name")
+            require(path.isprintable(), f"{path!r}: has a line break or the like in its name")
         self.budget()
 
     def agreed(self) -> Classes:
@@ -131,7 +132,10 @@ class Node:
         texts |= {"policy": self.policy} if self.policy else {}
         texts |= {"peers": self.peers} if self.peers else {}
         texts |= {"names": self.names} if self.names else {}
-        quoted = " ".join(f'{key}="{value}"' for key, value in texts.items())
+        safe = {
+            key: value.replace("\\", "\\\\") for key, value in texts.items()
+        }  # Flower reads TOML
+        quoted = " ".join(f'{key}="{value}"' for key, value in safe.items())
         budget = f"epsilon={self.epsilon!r} delta={self.delta!r}"
         own = f"partition-id={self.partition_id} classes={self.classes} honest={self.honest}"
         return f"{own} {budget} {quoted}"

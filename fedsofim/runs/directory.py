@@ -162,6 +162,8 @@ class RunDir:
 
     def checkpoint(self, state: RunState) -> None:
         """Save all that the run knows."""
+        there = (self.path / "config.yaml").is_file()
+        require(there, f"{self.path}: was removed while the run was at work there; start it anew")
         self.write_arrays("checkpoint.npz", **flatten(state))
 
     def restore(self, blank: RunState) -> RunState:

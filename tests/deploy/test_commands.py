@@ -160,6 +160,17 @@ def test_a_clients_key_is_checked_and_its_public_part_made_again(tmp_path: Path)
         deploy.prepare_client(tmp_path)
 
 
+def test_a_file_may_have_any_name_but_for_quotes(client: Client, tmp_path: Path) -> None:
+    data = tmp_path / r"a \b (2), c=d.npz"
+    (tmp_path / "features.npz").rename(data)
+    (command,) = client(data=data)
+    node = client_app._node(parse_config_args([command[command.index("--node-config") + 1]]))
+    assert node is not None
+    assert node.data == str(data)
+    with pytest.raises(ConfigError, match="has a line break or the like in its name"):
+        client(data=data, dir=tmp_path / "two\nlines")
+
+
 def test_the_policy_goes_with_the_client(client: Client, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("clip = 3.5")
     (command,) = client(policy=tmp_path / "policy.toml")

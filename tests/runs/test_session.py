@@ -349,6 +349,18 @@ def test_a_second_process_is_refused_by_name_of_the_first(start, cli, run, tmp_p
     assert not (path / ".running").exists()
 
 
+def test_a_directory_that_was_removed_ends_the_run(start, tmp_path, small):
+    """Else the folder would come again, with files that nothing can go on from."""
+    cut = tmp_path / "cut"
+    process = start("run", *small, "rounds=1000000", f"output.dir={cut}")
+    wait_for_rows(process, cut, 20)
+    cut.rename(tmp_path / "away")
+    _, err = process.communicate(timeout=60)
+    told = f"fedsofim: {cut}: was removed while the run was at work there; start it anew\n"
+    assert (process.returncode, err) == (2, told)
+    assert not cut.exists()
+
+
 def test_what_others_said_in_pages_goes_to_a_file_that_the_line_names(run, tmp_path, monkeypatch):
     def failing(experiment, state, on_round):
         error = ConfigError("round 1: 0 good replies, 4 are needed")
