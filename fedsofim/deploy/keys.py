@@ -3,9 +3,10 @@
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     SSHPrivateKeyTypes,
+    load_pem_private_key,
     load_ssh_private_key,
 )
 from cryptography.x509.oid import NameOID
@@ -28,6 +30,7 @@ LIFETIME, SOON = timedelta(days=825), timedelta(days=60)
 BEFORE = timedelta(hours=1)  # clocks differ
 HOST = re.compile(r"[a-zA-Z0-9_-]{1,63}(\.[a-zA-Z0-9_-]{1,63})*")
 ANEW = "give another --dir, whose ca.crt all clients must then get"
+MEND = f"mend that, or {ANEW}"
 ASK = "ask the server for its ca.crt"
 
 
@@ -58,8 +61,12 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def require_names(folder: Path, names: Sequence[str]) -> None:
-    """Refuse a folder whose server certificate lacks one of these names, or has ended."""
-    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    """Refuse a folder whose server certificate lacks one of these names, or has ended.
+
+    And one whose certificate or key can't be read, of which Flower tells in pages.
+    """
+    certificate = _read(folder / "server.pem", x509.load_pem_x509_certificate)
+    _read(folder / "server.key", lambda text: load_pem_private_key(text, None))
     known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     for name in names:
         require(
@@ -67,6 +74,14 @@ def require_names(folder: Path, names: Sequence[str]) -> None:
             f"{folder / 'server.pem'} was not made for {name}, so clients would refuse it; {ANEW}",
         )
     _require_time(folder / "server.pem", [certificate], ANEW)
+
+
+def _read(file: Path, load: Callable[[bytes], Any]) -> Any:
+    try:
+        return load(file.read_bytes())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "damaged"
+        raise ConfigError(f"{file}: can't be read ({why}); {MEND}") from None
 
 
 def _require_time(file: Path, found: Sequence[x509.Certificate], mend: str) -> None:
@@ -147,7 +162,7 @@ def _write_pair(file: Path, key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey)
 
 def _write_public(file: Path, key: SSHPrivateKeyTypes) -> Path:
     public = file.with_suffix(".pub")
-    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)  # type: ignore[union-attr]
+    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     write_whole(public, text + b"\n")
     return public
 
@@ -156,10 +171,12 @@ def public_of(file: Path) -> Path:
     """The public key's file of a pair that was made before; it is made anew if it is not there."""
     try:
         key = load_ssh_private_key(file.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
+    except OSError as error:
+        raise ConfigError(f"{file}: can't be read ({error.strerror})") from None
+    except (ValueError, TypeError):
         raise ConfigError(
-            f"{file}: not a readable private key; put back the one that the server knows, or "
-            "remove it, and have a new one registered"
+            f"{file}: not a private key; put back the one that the server knows, or remove it, and "
+            "have a new one registered"
         ) from None
     return _write_public(file, key)
 

@@ -156,7 +156,7 @@ def test_a_clients_key_is_checked_and_its_public_part_made_again(tmp_path: Path)
     public.unlink()
     assert deploy.prepare_client(tmp_path).read_text() == text
     (tmp_path / "client").write_text("")
-    with pytest.raises(ConfigError, match="client: not a readable private key; put back"):
+    with pytest.raises(ConfigError, match="client: not a private key; put back"):
         deploy.prepare_client(tmp_path)
 
 
@@ -169,6 +169,20 @@ def test_a_file_may_have_any_name_but_for_quotes(client: Client, tmp_path: Path)
     assert node.data == str(data)
     with pytest.raises(ConfigError, match="has a line break or the like in its name"):
         client(data=data, dir=tmp_path / "two\nlines")
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key"])
+def test_a_server_whose_files_are_damaged_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    folder = tmp_path / "server"
+    make_certificates(folder, ["localhost"])
+    (folder / name).write_text("-----BEGIN")
+    with pytest.raises(
+        ConfigError, match=rf"{name}: can't be read \(damaged\); mend that, or give"
+    ):
+        deploy.main(["server", "--dir", str(folder), "--port", str(free_port())])
 
 
 def test_the_policy_goes_with_the_client(client: Client, tmp_path: Path) -> None:
