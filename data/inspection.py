@@ -82,8 +82,8 @@ def _npz(file: Path, classes: Classes | None) -> Iterator[Line | str]:
     require(name is not None, f"{file}: no array train_x, x or train_images")
     shape = headers[str(name)].shape
     images = len(shape) > 2
-    told = f"{file}: {name} has shape {shape}; features are (records, features)"
-    require(str(name).endswith("images") or not images, told)
+    wrong = f"{file}: {name} has shape {shape}; features are (records, features)"
+    require(str(name).endswith("images") or not images, wrong)
     with npz.naming(file):
         arrays = npz.read(file, *(n for n in headers if not (images and n.endswith("images"))))
         npz.check_seal(arrays)

@@ -130,9 +130,9 @@ class SteadyBackend(raybackend.RayBackend):
 
     crew: Crew | None = None
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, backend_config: Any) -> None:
         with keeping_sigterm():
-            super().__init__(*given)
+            super().__init__(backend_config)
 
     def build(self, app_fn: Callable[[], ClientApp]) -> None:
         """Start the workers."""
