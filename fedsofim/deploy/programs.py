@@ -6,11 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
 from typing import IO, Any
 
 from fedsofim.core.errors import ConfigError
@@ -132,15 +132,18 @@ def run_to_end(
         hear: is given each line of its output; without, it prints for itself.
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if hear else {}
-    process = start(command, env=variables, text=True, errors="replace", **output)
-    # What the program started may hold its output open, and waits for it to be gone.
-    listener = Thread(target=_each, args=(hear, process.stdout), daemon=True)
-    listener.start()
+    process = listener = None
     try:
+        with _undisturbed(later=True):
+            process = start(command, env=variables, text=True, errors="replace", **output)
+            # What the program started may hold its output open, and waits for it to be gone.
+            listener = threading.Thread(target=_each, args=(hear, process.stdout), daemon=True)
+            listener.start()
         return process.wait()
     finally:
-        end(process)
-        listener.join(PATIENCE)
+        if process and listener:
+            end(process)
+            listener.join(PATIENCE)
 
 
 def _each(hear: Callable[[str], None] | None, lines: IO[str] | None) -> None:
@@ -149,6 +152,29 @@ def _each(hear: Callable[[str], None] | None, lines: IO[str] | None) -> None:
             hear(line)
 
 
+@contextmanager
+def _undisturbed(*, later: bool) -> Iterator[None]:
+    """Inside, Ctrl-C and the like are not heard: what is being started, or ended, would live on.
+
+    Args:
+        later: whether they are heard at the end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    signals = (signal.SIGINT, *polite())
+    before = {s: signal.signal(s, lambda number, frame: heard.append(number)) for s in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard and later:
+            signal.raise_signal(heard[0])
+
+
+@_undisturbed(later=False)
 def end(*processes: "subprocess.Popen[Any]") -> None:
     """End programs that lead process groups, and all that they started; politely at first.
 

@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedsofim.deploy import programs
 from fedsofim.deploy import supervise as supervision
 from fedsofim.deploy.programs import run_to_end
 from fedsofim.deploy.reach import Address
@@ -198,6 +200,33 @@ def test_a_signal_ends_the_whole_tree(tmp_path: Path, number: signal.Signals) ->
     parent.send_signal(number)
     parent.wait(30)
     _wait(lambda: not any(_alive(pid) for pid in family))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    parent, family = _tree(tmp_path, "apart")  # the child ignores SIGTERM, which takes a while
+    for _ in range(3):
+        parent.send_signal(number)
+        time.sleep(0.3)
+    parent.wait(30)
+    _wait(lambda: not any(_alive(pid) for pid in family))
+
+
+def test_a_signal_while_a_program_is_being_started_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, begin = [], programs.start
+
+    def interrupted(*given: Any, **options: Any) -> "subprocess.Popen[Any]":
+        started.append(begin(*given, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(programs, "start", interrupted)
+    command = [sys.executable, "-c", "import time; time.sleep(300)"]
+    with pytest.raises(SystemExit), programs.ending_cleanly():
+        run_to_end(command, dict(os.environ))
+    assert started[0].poll() is not None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells who started whom")
