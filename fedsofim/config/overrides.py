@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedsofim.core.errors import ConfigError, options
+from fedsofim.core.errors import ConfigError, options, require
 
 
 @contextmanager
@@ -33,6 +33,8 @@ def listed(overrides: Sequence[str]) -> list[str]:
     >>> listed(["track=null"])
     ['track=null']
     """
+    for given in overrides:  # as of a shell's variable that is not set
+        require(not given.startswith("="), f"{given}: has no key; give key=value, as in rounds=5")
     plain = re.compile(r"track=[\w.:]+(,[\w.:]+)+")
     return [f"track='{given[6:]}'" if plain.fullmatch(given) else given for given in overrides]
 
