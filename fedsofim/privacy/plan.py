@@ -53,7 +53,7 @@ class Privacy:
         require(
             z is None or 0 <= z < math.inf, f"noise_multiplier={z}: must be a finite number >= 0"
         )
-        require(z is None or z <= 1e12, f"noise_multiplier={z}: at most 1e12")
+        require(z is None or z <= 1e30, f"noise_multiplier={z}: at most 1e30")
         require(
             math.isfinite(self.clip) or (math.isinf(self.epsilon) and not z),
             f"clip={self.clip}: without clipping no noise hides a record; "
