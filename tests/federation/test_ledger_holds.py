@@ -29,7 +29,7 @@ THETA = np.zeros((2, 4), np.float32)
 BUDGET = Budget(epsilon=3.0, delta=1e-5)
 LIMIT = mu_of(3.0, 1e-5) ** 2
 RECORDS = examples(
-    np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32), [0, 1, 1] * 3, 2
+    np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32), np.array([0, 1, 1] * 3), 2
 )
 # Each run has one kind of client, one noise multiplier z, and so releases of mu^2 = K (2 / z)^2.
 RUNS: dict[str, tuple[Program, int, float]] = {
