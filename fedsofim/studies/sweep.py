@@ -17,6 +17,9 @@ from fedsofim.studies.processes import Jobs
 from fedsofim.studies.results import Results, Show, curve_of
 from fedsofim.studies.stacks import Result
 
+# The files of a sweep that has begun, and of one that was killed as it began.
+OURS = ("configs.json.gz", "sweep.json")
+
 
 def data_and_partition(config: Mapping[str, Any]) -> str:
     """The data and the division that a composed config names, in words."""
@@ -65,8 +68,7 @@ class Sweep(NamedTuple):
             return sweep
         path.mkdir(parents=True, exist_ok=True)
         names = [found.name.lstrip(".") for found in path.iterdir()]
-        ours = ("configs.json.gz", "sweep.json")  # of a sweep that was killed as it began
-        strange = [name for name in names if not name.startswith(ours)]
+        strange = [name for name in names if not name.startswith(OURS)]
         require(not strange, f"output.dir={path}: is not empty, and no sweep")
         write_whole(path / "configs.json.gz", gzip.compress(json.dumps(sweep.values).encode()))
         write_whole(path / "sweep.json", json.dumps(sweep.overrides).encode())
@@ -101,7 +103,17 @@ class Sweep(NamedTuple):
     def run(self, jobs: Jobs, show: Show) -> list[Row]:
         """Run what is not done yet, and give all rows; `show` is told how many of how many are."""
         with alone(self.path):
-            return self._run(jobs, show)
+            try:
+                return self._run(jobs, show)
+            except ConfigError:
+                self._withdraw()
+                raise
+
+    def _withdraw(self) -> None:
+        """After a mistake, before anything is done: leave the directory to the right command."""
+        if not self.results.file.exists():
+            for name in OURS:
+                (self.path / name).unlink(missing_ok=True)
 
     def _run(self, jobs: Jobs, show: Show) -> list[Row]:
         configs = [parse(one) for one in self.values]

@@ -135,6 +135,17 @@ def test_a_directory_takes_one_sweep_only(small, tmp_path):
         Sweep.begin(tmp_path / "x", [*small, "seed=1"])
 
 
+def test_a_mistake_that_is_told_before_anything_is_done_does_not_take_the_directory(
+    small, tmp_path
+):
+    missing = [*small, "dataset=npz", "dataset.path=/nowhere.npz"]
+    with pytest.raises(ConfigError, match="no such file"):
+        Sweep.begin(tmp_path / "s", missing).run(1, lambda *_: None)
+    Sweep.begin(tmp_path / "s", [*small, "seed=0"]).run(1, lambda *_: None)
+    with pytest.raises(ConfigError, match="another sweep"):
+        Sweep.begin(tmp_path / "s", missing)
+
+
 def test_a_line_that_was_cut_costs_that_result_only(small, tmp_path):
     overrides = [*small, "seed=0,1,2"]
     Sweep.begin(tmp_path / "s", overrides).run(1, lambda *_: None)
