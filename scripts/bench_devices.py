@@ -54,8 +54,9 @@ def measure(folder: Path, chosen: argparse.Namespace, count: int) -> Seen:
         fleet = Fleet(federation, count, chosen.processes, words)
         stack.callback(fleet.end)
         seen: Seen = {"devices": count, "seconds to connect": round(fleet.gather(chosen.limit), 1)}
-        seen["idle"] = idle(fleet, chosen.quiet)
-        say(f"  idle: {json.dumps(seen['idle'])}")
+        if not chosen.called:
+            seen["idle"] = idle(fleet, chosen.quiet)
+            say(f"  idle: {json.dumps(seen['idle'])}")
         if not chosen.idle:
             seen |= trained(federation, fleet, chosen)
         last = fleet.mark()
@@ -119,7 +120,7 @@ def fitted(seen: list[Seen]) -> Seen:
             many = float(np.exp(level + power * np.log(PAPER)))
             found[f"{what}, a round"] = {"grows as N^": round(power, 2), f"{PAPER}": round(many, 1)}
     # An idle SuperLink takes what its calls take, as long as it can answer them at once.
-    calm = [one for one in seen if one["idle"]["SuperLink, cores"] < 0.8]
+    calm = [one for one in seen if "idle" in one and one["idle"]["SuperLink, cores"] < 0.8]
     if calm:
         most = max(calm, key=lambda one: one["devices"])
         cores = most["idle"]["SuperLink, cores"] / most["devices"]
