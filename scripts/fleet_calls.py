@@ -12,7 +12,7 @@ import base64
 import ssl
 import time
 from collections import Counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
@@ -24,14 +24,13 @@ from flwr.supercore.primitives.asymmetric import (
 )
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from google.protobuf.message import Message
 
 KEPT, SIGNED = 5.0, 60.0  # seconds that a connection is kept idle, and that a signature serves
 PATIENCE, LONGEST_PAUSE = 30.0, 20.0  # a SuperNode's for one call, and between two attempts
 UNAVAILABLE = {502, 503, 504}
 # What a lost connection, or one that was not made, looks like here.
 LOST = (OSError, EOFError, TimeoutError, asyncio.TimeoutError, asyncio.IncompleteReadError)
-T = TypeVar("T", bound=Message)
+T = TypeVar("T")
 
 
 class RefusedError(Exception):
@@ -96,9 +95,7 @@ class Caller:
         known = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
         self._always = "".join(f"{name}: {value}\r\n" for name, value in known)
 
-    async def call(
-        self, path: str, request: Message, kind: type[T], seconds: float = PATIENCE
-    ) -> T:
+    async def call(self, path: str, request: Any, kind: type[T], seconds: float = PATIENCE) -> T:
         """One attempt."""
         body = request.SerializeToString(deterministic=True)
         began = time.monotonic()
@@ -114,7 +111,7 @@ class Caller:
             raise RefusedError(status, answer)
         return kind.FromString(answer)
 
-    async def insist(self, path: str, request: Message, kind: type[T]) -> T:
+    async def insist(self, path: str, request: Any, kind: type[T]) -> T:
         """Attempts until one comes through, ever further apart, as a SuperNode makes them."""
         pause = 1.0
         while True:

@@ -100,8 +100,12 @@ def inside(tmp_path, monkeypatch, capfd):
 @pytest.fixture
 def start(tmp_path, environment):
     """Start the program and return its process, which does not outlive the test."""
-    # A shell may start children with SIGINT ignored; a terminal does not.
+    # A shell may start children with SIGINT ignored, and nohup with SIGHUP; a terminal does not.
     started = []
+
+    def as_in_a_terminal():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def run(*arguments):
         process = subprocess.Popen(
@@ -111,7 +115,7 @@ def start(tmp_path, environment):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=as_in_a_terminal,
         )
         started.append(process)
         return process

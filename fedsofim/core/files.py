@@ -25,7 +25,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
+def whole(path: Path, *, sync_name: bool = True, parents: bool = True) -> Iterator[Path]:
     """Give a temporary name to write to, and rename it to `path` at the end, if nothing failed.
 
     Either the old or the new file is there, even after a power cut.
@@ -33,8 +33,10 @@ def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
     Args:
         path: the file.
         sync_name: whether it is the new one for certain when this returns; it takes as long again.
+        parents: whether to make the folders that it is in.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with naming(path):
@@ -52,9 +54,11 @@ def whole(path: Path, *, sync_name: bool = True) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes, *, sync_name: bool = True) -> None:
+def write_whole(
+    path: Path, content: bytes, *, sync_name: bool = True, parents: bool = True
+) -> None:
     """Replace a file as a whole."""
-    with whole(path, sync_name=sync_name) as draft:
+    with whole(path, sync_name=sync_name, parents=parents) as draft:
         draft.write_bytes(content)
 
 

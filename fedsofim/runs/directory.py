@@ -96,7 +96,18 @@ class RunDir:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file as a whole."""
-        write_whole(self.path / name, content)
+        with self._there():
+            write_whole(self.path / name, content, parents=False)
+
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        """Tell of a directory that was removed; to make it again would leave half of a run."""
+        try:
+            yield
+        except FileNotFoundError:
+            told = "was removed while the run was at work there; start it anew"
+            require((self.path / "config.yaml").is_file(), f"{self.path}: {told}")
+            raise
 
     def write_config(self, config: Mapping[str, Any], note: str | None = None) -> None:
         """Replace the config, with one more note above it on how the run was changed, if any."""
@@ -138,7 +149,7 @@ class RunDir:
     def append(self, row: Row, name: str = "metrics.jsonl") -> None:
         """Add one row to the metrics, or to another file of rows."""
         path, line = self.path / name, (json.dumps(row, allow_nan=False) + "\n").encode()
-        with naming(path), open(path, "ab", buffering=0) as file:
+        with self._there(), naming(path), open(path, "ab", buffering=0) as file:
             while line:  # a disk that is nearly full takes a part, and only then says so
                 line = line[file.write(line) :]
 
@@ -162,8 +173,6 @@ class RunDir:
 
     def checkpoint(self, state: RunState) -> None:
         """Save all that the run knows."""
-        there = (self.path / "config.yaml").is_file()
-        require(there, f"{self.path}: was removed while the run was at work there; start it anew")
         self.write_arrays("checkpoint.npz", **flatten(state))
 
     def restore(self, blank: RunState) -> RunState:

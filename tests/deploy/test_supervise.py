@@ -60,6 +60,7 @@ time.sleep(300)
 PARENT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" would take away
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and this one "nohup"
 from fedsofim.deploy import programs
 programs.PATIENCE = 3.0
 with programs.ending_cleanly():
