@@ -29,8 +29,8 @@ FIRST_LOOK, LAST_LOOK = 0.002, 0.25
 SINGLE_LOOK = 0.1
 # For so many replies there is always room.
 AT_LEAST = 8
-# How many questions are sent in one request: the SuperLink stores them all before it answers, some
-# milliseconds each, and Flower waits thirty seconds for that and then sends them again.
+# How many owners' questions are sent in one request: a SuperLink stores them all before it answers,
+# some milliseconds each, and Flower waits thirty seconds for that and then sends them again.
 SENT = 25
 # How many owners are looked for in vain before the next pause, if others can be asked only when one
 # answers.
@@ -131,15 +131,16 @@ def replies_to(
         messages: what to send.
         timeout: seconds to wait for replies.
         singly: fetch each reply by itself, so that one that can't be unpacked harms no other; it
-            is returned as an error. Nodes of a simulation run our own code and don't need it.
+            is returned as an error; and send in portions. Nodes of a simulation need neither.
         room: ask the next only when there is room for its reply; by default ask all at once.
         at_once: how many messages may be without a reply; the others are sent as replies come.
     """
     unsent = deque(zip(messages, room.sizes if room else repeat(0), strict=False))
+    portion = SENT if singly else len(messages)
     waiting: dict[str, _Question] = {}
     pause = FIRST_LOOK
     while unsent or waiting:
-        more = _send(grid, unsent, waiting, timeout, room, at_once)
+        more = _send(grid, unsent, waiting, timeout, room, at_once, portion)
         now, came = time.monotonic(), False
         late = [name for name, question in waiting.items() if now > question.deadline]
         # All must come before this ends: looking for one of them at a time is enough.
@@ -169,13 +170,14 @@ def _send(
     timeout: float,
     room: Room | None,
     at_once: int | None,
+    portion: int,
 ) -> bool:
     """Send what there is room for the replies of, a few in any case; if a portion was too small."""
     due: list[tuple[Message, int]] = []
     taken = sum(question.size for question in waiting.values())
     if room and waiting:  # else what lies here waits for one that is not under way any more
         taken += room.waiting()
-    while unsent and len(due) < SENT:
+    while unsent and len(due) < portion:
         size = unsent[0][1]
         taken += size
         if room and taken > max(room.most, AT_LEAST * size):
@@ -188,7 +190,7 @@ def _send(
     deadline = time.monotonic() + timeout
     for message, size in due:
         waiting[message.metadata.message_id] = _Question(message, size, deadline)
-    return bool(unsent) and len(due) == SENT
+    return bool(unsent) and len(due) == portion
 
 
 def _arrived(
