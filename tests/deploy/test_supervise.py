@@ -73,6 +73,18 @@ def shown() -> list[str]:
     return []
 
 
+def _supervise(
+    run: Callable[..., int], shown: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Supervise a SuperNode that runs as this says, until it raises `KeyboardInterrupt`."""
+    monkeypatch.setattr(supervision, "run_to_end", run)
+    monkeypatch.setattr(supervision, "why_not", lambda *_: None)
+    monkeypatch.setattr(supervision, "PAUSE", 0.0)
+    monkeypatch.setattr(sys.stdout, "write", shown.append)
+    with pytest.raises(KeyboardInterrupt):
+        supervise(["supernode"], Address("host", 1), folder / "ca.crt", folder / "client.pub")
+
+
 def hear(text: str, shown: list[str], log: Path) -> Listener:
     listener = Listener(Voice(shown.append), log)
     for line in text.splitlines(keepends=True):
@@ -121,12 +133,7 @@ def test_a_client_goes_on_waiting_and_says_so_once(
         return code
 
     ended: list[int] = []
-    monkeypatch.setattr(supervision, "run_to_end", end)
-    monkeypatch.setattr(supervision, "why_not", lambda *_: None)
-    monkeypatch.setattr(supervision, "PAUSE", 0.0)
-    monkeypatch.setattr(sys.stdout, "write", shown.append)
-    with pytest.raises(KeyboardInterrupt):
-        supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
+    _supervise(end, shown, tmp_path, monkeypatch)
     monkeypatch.undo()
     said = "".join(shown)
     assert told in said
@@ -146,12 +153,7 @@ def test_waiting_is_said_once_and_then_dotted(
             hear(line)
         return 1
 
-    monkeypatch.setattr(supervision, "run_to_end", refuse)
-    monkeypatch.setattr(supervision, "why_not", lambda *_: None)
-    monkeypatch.setattr(supervision, "PAUSE", 0.0)
-    monkeypatch.setattr(sys.stdout, "write", shown.append)
-    with pytest.raises(KeyboardInterrupt):
-        supervise(["supernode"], Address("host", 1), tmp_path / "ca.crt", tmp_path / "client.pub")
+    _supervise(refuse, shown, tmp_path, monkeypatch)
     key, first = tmp_path / "client.pub", "".join(shown)
     shown.clear()
     (tmp_path / "supernode.log").write_text(WORKING)  # it has been let in before, and was killed
