@@ -39,7 +39,7 @@ def test_memory_and_files_stay_as_they_are(script, rounds):
 def test_a_deployment_survives_all_that_may_happen_to_it(script):
     """One trial; docs/reliability.md tells of twenty."""
     all_of_them = ("--clients", 8, "--rounds", 12, "--trials", 1, "--faults", 7, "--shuffle")
-    (line,) = script("chaos_deployment.py", *all_of_them, "--seed", 700, seconds=1800)
+    *_, line = script("chaos_deployment.py", *all_of_them, "--seed", 700, seconds=1800)
     assert len(set(json.loads(line)["kinds"])) == 7
 
 
