@@ -140,7 +140,8 @@ def replies_to(
     waiting: dict[str, _Question] = {}
     pause = FIRST_LOOK
     while unsent or waiting:
-        more = _send(grid, unsent, waiting, timeout, room, at_once, portion)
+        most = portion if at_once is None else min(portion, at_once - len(waiting))
+        more = _send(grid, unsent, waiting, timeout, room, most) == portion and bool(unsent)
         now, came = time.monotonic(), False
         late = [name for name, question in waiting.items() if now > question.deadline]
         # All must come before this ends: looking for one of them at a time is enough.
@@ -169,20 +170,17 @@ def _send(
     waiting: dict[str, _Question],
     timeout: float,
     room: Room | None,
-    at_once: int | None,
-    portion: int,
-) -> bool:
-    """Send what there is room for the replies of, a few in any case; if a portion was too small."""
+    most: int,
+) -> int:
+    """Send what there is room for the replies of, a few in any case; how many messages it was."""
     due: list[tuple[Message, int]] = []
     taken = sum(question.size for question in waiting.values())
     if room and waiting:  # else what lies here waits for one that is not under way any more
         taken += room.waiting()
-    while unsent and len(due) < portion:
+    while unsent and len(due) < most:
         size = unsent[0][1]
         taken += size
         if room and taken > max(room.most, AT_LEAST * size):
-            break
-        if at_once is not None and len(waiting) + len(due) >= at_once:
             break
         due.append(unsent.popleft())
     if due:
@@ -190,7 +188,7 @@ def _send(
     deadline = time.monotonic() + timeout
     for message, size in due:
         waiting[message.metadata.message_id] = _Question(message, size, deadline)
-    return bool(unsent) and len(due) == portion
+    return len(due)
 
 
 def _arrived(

@@ -132,9 +132,8 @@ class Node:
         texts |= {"policy": self.policy} if self.policy else {}
         texts |= {"peers": self.peers} if self.peers else {}
         texts |= {"names": self.names} if self.names else {}
-        safe = {
-            key: value.replace("\\", "\\\\") for key, value in texts.items()
-        }  # Flower reads TOML
+        # Flower reads TOML, in which a backslash begins an escape.
+        safe = {key: value.replace("\\", "\\\\") for key, value in texts.items()}
         quoted = " ".join(f'{key}="{value}"' for key, value in safe.items())
         budget = f"epsilon={self.epsilon!r} delta={self.delta!r}"
         own = f"partition-id={self.partition_id} classes={self.classes} honest={self.honest}"

@@ -45,13 +45,10 @@ class Look:
     """
 
     def __init__(self, grid: Grid) -> None:
-        self.grid, self._nodes = grid, list[int]()
-        self._looked = False
+        self.grid, self._nodes = grid, list(grid.get_node_ids())
 
     def get_node_ids(self) -> list[int]:
-        """The nodes that were connected when this was first asked."""
-        if not self._looked:
-            self._nodes, self._looked = list(self.grid.get_node_ids()), True
+        """The nodes that were connected at that time."""
         return self._nodes
 
 

@@ -484,6 +484,9 @@ def test_a_server_without_data_trains_unscored(
     assert [row["accuracy"] for row in place.metrics()] == [None, None]
     assert np.load(place.path / "model.npz")["theta"].shape == (CLASSES, FEATURES + 1)
     assert (place.path / "report.html").exists()
+    asked = [message for message in grid.asked if message.metadata.message_type == RELEASE]
+    contents = {message.content.object_id for message in asked}
+    assert len(asked) == 3 * len(contents) >= 6  # one content is stored once for all owners
 
 
 @pytest.mark.parametrize(
