@@ -17,14 +17,17 @@ from fedsofim.runs.experiment import prepare
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "classes", "natural"])
-def test_ten_thousand_clients_take_no_time_that_is_noticed(kind):
+def test_ten_thousand_clients_in_under_a_second(kind):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 9, 90_000)
     owner = rng.permutation(90_000) % 10_000
-    began = time.process_time()
-    parts = Partition(kind=kind, clients=10_000).split(labels, 9, 0, owner)
-    stats = statistics(parts, labels, 9)
-    assert time.process_time() - began < 5  # less than a tenth, usually
+    times = []
+    for _ in range(3):  # the best: other work takes the caches
+        began = time.process_time()
+        parts = Partition(kind=kind, clients=10_000).split(labels, 9, 0, owner)
+        stats = statistics(parts, labels, 9)
+        times.append(time.process_time() - began)
+    assert min(times) < 1
     assert len(parts) == 10_000
     assert min(stats["sizes"]) >= 1
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(90_000))
